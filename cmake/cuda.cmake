@@ -1,0 +1,18 @@
+# Language CUDA with the nvcc of FLASHMOE_CUDA_ROOT: machine code for sm_80 and sm_90a, and PTX of sm_80 for
+# every later GPU.
+include(cuda_root)
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  if(NOT FLASHMOE_CUDA_ROOT)
+    message(FATAL_ERROR "FLASHMOE_CUDA needs a CUDA toolkit >= 13.0 and found none; run 'make bootstrap', "
+      "or set CMAKE_CUDA_COMPILER to its nvcc.")
+  endif()
+  set(CMAKE_CUDA_COMPILER ${FLASHMOE_CUDA_ROOT}/bin/nvcc)
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+endif()
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+find_package(CUDAToolkit 13.0 REQUIRED)
