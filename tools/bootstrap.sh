@@ -26,9 +26,11 @@ done
 say() { echo "bootstrap: $*" >&2; }
 plan() { echo "would $*"; }
 
-header_exists() {
-  for folder in /usr/local/include /usr/include /usr/include/*-linux-gnu; do
-    [ ! -e "$folder/$1" ] || return 0
+header_exists() {  # one of several, separated by commas
+  for header in $(echo "$1" | tr ',' ' '); do
+    for folder in /usr/local/include /usr/include /usr/include/*-linux-gnu; do
+      [ ! -e "$folder/$header" ] || return 0
+    done
   done
   return 1
 }

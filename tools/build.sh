@@ -1,6 +1,6 @@
 #!/bin/sh
 # Configures a preset when needed and builds it: tools/build.sh PRESET [TARGET...]
-# Writes to standard error only; away from a terminal nothing but failures and the first configure's line.
+# Writes to standard error only, and away from a terminal nothing but failures and that it configures.
 set -eu
 preset=$1
 shift
@@ -16,6 +16,9 @@ if [ ! -e "$folder/build.ninja" ] || [ CMakePresets.json -nt "$folder/build.ninj
     exit 1
   fi
 fi
-quiet=--quiet
-[ ! -t 2 ] || quiet=
-ninja -C "$folder" $quiet "$@" >&2
+if [ -t 2 ]; then
+  ninja -C "$folder" "$@" >&2
+elif ! ninja -C "$folder" --quiet "$@" >"$folder/build.log" 2>&1; then
+  cat "$folder/build.log" >&2
+  exit 1
+fi

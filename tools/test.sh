@@ -17,6 +17,9 @@ for preset; do
     built=$(date +%s)
     echo "== preset $preset: built in $((built - started)) s"
     ctest --preset "$preset" $only || failed="$failed $preset"
+    # Why tests were skipped, as they said it.
+    grep -A1 -h ': Skipped$' "build/$preset/Testing/Temporary/LastTest.log" | grep -v -e ': Skipped$' -e '^--$' |
+      sort | uniq -c | sed 's/^ *\([0-9]*\) /skipped \1: /'
     echo "== preset $preset: tested in $(($(date +%s) - built)) s"
   else
     failed="$failed $preset"
