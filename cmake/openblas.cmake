@@ -1,15 +1,16 @@
-# flashmoe_openblas: OpenBLAS with its CBLAS header. The serial build is wanted: the emulator's ranks are threads
-# already, and a threaded BLAS would oversubscribe the cores and sum in an order that depends on their number.
-# Debian keeps the serial build beside the others, so it is asked for by folder, not through the alternatives.
+# flashmoe_openblas: OpenBLAS with its CBLAS header. The pthread build is wanted: its buffers are safe to use from
+# several threads (the ranks are threads), which those of Debian's serial build are not. The library keeps it to one
+# thread a call (src/cpu/gemm.cpp). Debian keeps it beside the others, so it is asked for by folder, not through the
+# alternatives.
 set(multiarch ${CMAKE_LIBRARY_ARCHITECTURE})
-find_library(FLASHMOE_OPENBLAS_LIBRARY openblas PATHS /usr/lib/${multiarch}/openblas-serial NO_DEFAULT_PATH)
-find_path(FLASHMOE_OPENBLAS_INCLUDE_DIR cblas.h PATHS /usr/include/${multiarch}/openblas-serial NO_DEFAULT_PATH)
+find_library(FLASHMOE_OPENBLAS_LIBRARY openblas PATHS /usr/lib/${multiarch}/openblas-pthread NO_DEFAULT_PATH)
+find_path(FLASHMOE_OPENBLAS_INCLUDE_DIR cblas.h PATHS /usr/include/${multiarch}/openblas-pthread NO_DEFAULT_PATH)
 if(NOT FLASHMOE_OPENBLAS_LIBRARY OR NOT FLASHMOE_OPENBLAS_INCLUDE_DIR)
   find_library(FLASHMOE_OPENBLAS_LIBRARY openblas)
   find_path(FLASHMOE_OPENBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas)
 endif()
 if(NOT FLASHMOE_OPENBLAS_LIBRARY OR NOT FLASHMOE_OPENBLAS_INCLUDE_DIR)
-  message(FATAL_ERROR "OpenBLAS with cblas.h was not found; install libopenblas-serial-dev ('make bootstrap' does), "
+  message(FATAL_ERROR "OpenBLAS with cblas.h was not found; install libopenblas-pthread-dev ('make bootstrap' does), "
     "or set FLASHMOE_OPENBLAS_LIBRARY and FLASHMOE_OPENBLAS_INCLUDE_DIR.")
 endif()
 
@@ -31,11 +32,9 @@ if(NOT DEFINED FLASHMOE_OPENBLAS_CONFIG)
   set(FLASHMOE_OPENBLAS_CONFIG "${config}" CACHE INTERNAL "What openblas_get_config() says")
 endif()
 if(FLASHMOE_OPENBLAS_PARALLEL EQUAL 0)
-  set(kind serial)
+  set(kind "serial (tiles of different ranks will wait for each other)")
 else()
-  set(kind THREADED)
-  message(WARNING "Only a threaded OpenBLAS was found: it competes with the emulator's rank threads for the cores. "
-    "Install libopenblas-serial-dev, or run with OPENBLAS_NUM_THREADS=1.")
+  set(kind threaded)
 endif()
 message(STATUS "OpenBLAS: ${kind}, ${FLASHMOE_OPENBLAS_LIBRARY} (${FLASHMOE_OPENBLAS_CONFIG})")
 

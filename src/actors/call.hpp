@@ -1,0 +1,196 @@
+// Everything the actors of one rank know about one call: on the GPU the kernel's argument.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/local_layout.hpp"
+#include "core/heap_layout.hpp"
+#include "flashmoe/types.hpp"
+
+namespace flashmoe {
+
+/// The arithmetic of the experts, as far as tiles need it.
+struct ExpertMath {
+  DType dtype = DType::bf16;
+  Activation activation = Activation::silu;
+  bool gated = true;
+  bool up_bias = false;
+  bool down_bias = false;
+  bool weight_on_input = false;
+  double swiglu_alpha = 1.702;
+  double swiglu_limit = 7.0;
+};
+
+/// One rank's view of one epoch. Trivially copyable; pointers are valid for the whole epoch.
+struct Call {
+  HeapLayout heap;
+  LocalLayout local_layout;
+  char* heap_base[kMaxRanks] = {};  ///< every rank's heap, as this rank can reach it
+  char* local = nullptr;
+  int rank = 0;
+  std::uint16_t generation = 1;
+  std::uint64_t epoch = 0;
+  std::uint64_t layer_id = 0;
+  std::uint64_t plan_hash = 0;
+  CallPlan plan;
+  ExpertMath math;
+  Roster roster;
+  int flush_after_idle_steps = 0;  ///< idle scheduler steps with nothing running before partial m-blocks are cut
+
+  const void* x = nullptr;                 // [num_tokens][hidden]
+  const std::int32_t* topk_ids = nullptr;  // [num_tokens][top_k]
+  const float* topk_weights = nullptr;     // [num_tokens][top_k]
+  void* y = nullptr;                       // [num_tokens][hidden]
+  std::int64_t num_tokens = 0;
+
+  FLASHMOE_HD const Geometry& geometry() const { return heap.geometry; }
+  FLASHMOE_HD bool lined() const { return plan.wire_form == WireForm::lined; }
+  FLASHMOE_HD bool pre_reduced() const { return plan.result_form == ResultForm::pre_reduced; }
+
+  /// Own waves of this call; a lined call is one wave.
+  FLASHMOE_HD std::int64_t own_waves() const {
+    return lined() ? (num_tokens > 0 ? 1 : 0) : num_waves(geometry(), num_tokens);
+  }
+  FLASHMOE_HD std::int64_t wave_begin(std::int64_t wave) const { return lined() ? 0 : wave * geometry().wave_tokens; }
+  FLASHMOE_HD std::int64_t wave_size(std::int64_t wave) const {
+    if (lined()) return num_tokens;
+    const std::int64_t rest = num_tokens - wave_begin(wave);
+    return rest < geometry().wave_tokens ? rest : geometry().wave_tokens;
+  }
+
+  /// This rank's own heap.
+  template <class T>
+  FLASHMOE_HD T* heap_at(std::size_t offset) const {
+    return reinterpret_cast<T*>(heap_base[rank] + offset);
+  }
+
+  // Typed views of the local scratch. `wave_slot` is source * wave_ring + ring slot.
+  FLASHMOE_HD int wave_slot(int source, int ring_slot) const { return source * geometry().wave_ring + ring_slot; }
+  FLASHMOE_HD EpochState& epoch_state() const { return *at<EpochState>(local_layout.epoch_state); }
+  FLASHMOE_HD EpochCounters& counters() const { return *at<EpochCounters>(local_layout.counters); }
+  FLASHMOE_HD ReadyRing ready_ring() const {
+    return {at<ReadyRingState>(local_layout.ready_state), at<ReadyCell>(local_layout.ready_cells),
+            local_layout.ready_capacity};
+  }
+  FLASHMOE_HD MBlock& m_block(std::uint32_t index) const { return at<MBlock>(local_layout.m_blocks)[index]; }
+  FLASHMOE_HD SourceState& source_state(int source) const {
+    return at<SourceState>(local_layout.source_states)[source];
+  }
+  FLASHMOE_HD WaveSlot& wave(int slot) const { return at<WaveSlot>(local_layout.wave_slots)[slot]; }
+  FLASHMOE_HD std::uint64_t* arrived_base(int slot) const {  // [slot_blocks]
+    return at<std::uint64_t>(local_layout.arrived_base) + std::int64_t{slot} * geometry().num_slot_blocks();
+  }
+  FLASHMOE_HD std::uint64_t* result_base(int expert_rank, int ring_slot) const {  // [token_blocks]
+    return at<std::uint64_t>(local_layout.result_base) +
+           std::int64_t{wave_slot(expert_rank, ring_slot)} * geometry().num_token_blocks();
+  }
+  FLASHMOE_HD std::uint32_t* expected_results(int ring_slot, std::int64_t token_block) const {  // [num_ranks]
+    return at<std::uint32_t>(local_layout.expected_results) +
+           (std::int64_t{ring_slot} * geometry().num_token_blocks() + token_block) * geometry().num_ranks;
+  }
+  FLASHMOE_HD std::uint32_t* chunk_counts(int dispatcher) const {  // [num_ranks] slots, then [num_experts] routes
+    return at<std::uint32_t>(local_layout.chunk_counts) +
+           std::int64_t{dispatcher} * (geometry().num_ranks + geometry().num_experts());
+  }
+  FLASHMOE_HD std::uint32_t* chunk_cursors(int dispatcher) const {  // same shape
+    return at<std::uint32_t>(local_layout.chunk_cursors) +
+           std::int64_t{dispatcher} * (geometry().num_ranks + geometry().num_experts());
+  }
+  /// Slots of the `row`-th token of a dispatcher's chunk on every rank; undefined where it does not go.
+  FLASHMOE_HD std::uint32_t* slot_map(int dispatcher, std::int64_t row) const {  // [num_ranks]
+    return at<std::uint32_t>(local_layout.slot_map) +
+           (dispatcher * max_chunk_tokens(geometry(), roster.num_dispatchers) + row) * geometry().num_ranks;
+  }
+  /// The image this rank sends to `destination`; its own goes straight where it is read.
+  FLASHMOE_HD RouteImage own_image(int destination, int ring_slot) const {
+    if (destination == rank) return image(wave_slot(rank, ring_slot));
+    return {at<std::uint64_t>(local_layout.own_images) + destination * max_image_words(geometry()),
+            geometry().num_local_experts};
+  }
+  FLASHMOE_HD RouteImage image(int slot) const {
+    return {at<std::uint64_t>(local_layout.images) + slot * max_image_words(geometry()),
+            geometry().num_local_experts};
+  }
+  FLASHMOE_HD std::uint32_t* expert_offsets(int slot) const {  // [num_local_experts + 1]
+    return at<std::uint32_t>(local_layout.expert_offsets) + std::int64_t{slot} * (geometry().num_local_experts + 1);
+  }
+  /// Rows of each expert that have landed (the subscriber's) and that m-blocks have taken (the scheduler's), over all
+  /// waves of the wave slot, and what `landed` was when its current wave began. They wrap; only differences count.
+  FLASHMOE_HD std::uint32_t* wave_base(int slot) const {  // [num_local_experts]
+    return at<std::uint32_t>(local_layout.wave_base) + std::int64_t{slot} * geometry().num_local_experts;
+  }
+  FLASHMOE_HD std::uint32_t* landed(int slot) const {  // [num_local_experts]
+    return at<std::uint32_t>(local_layout.landed) + std::int64_t{slot} * geometry().num_local_experts;
+  }
+  FLASHMOE_HD std::uint32_t* taken(int slot) const {  // [num_local_experts]
+    return at<std::uint32_t>(local_layout.taken) + std::int64_t{slot} * geometry().num_local_experts;
+  }
+  FLASHMOE_HD std::uint32_t* expert_counts() const {  // [num_local_experts], the subscriber's scratch
+    return at<std::uint32_t>(local_layout.expert_counts);
+  }
+  /// Entry + 1 of each of a slot's routes to this rank, by choice; 0 where the choice goes elsewhere.
+  FLASHMOE_HD std::uint32_t* slot_routes(int slot, std::int64_t token_slot) const {  // [top_k]
+    return at<std::uint32_t>(local_layout.slot_routes) +
+           (std::int64_t{slot} * geometry().slot_tokens() + token_slot) * geometry().top_k;
+  }
+  FLASHMOE_HD std::uint64_t* header_words(int source) const {  // [kHeaderWords]
+    return at<std::uint64_t>(local_layout.header_words) + std::int64_t{source} * kHeaderWords;
+  }
+  FLASHMOE_HD std::uint32_t* lined_slots() const { return at<std::uint32_t>(local_layout.lined_slots); }
+  FLASHMOE_HD std::uint64_t* lined_ids(int source) const {
+    return at<std::uint64_t>(local_layout.lined_ids) +
+           source * lined_id_words(geometry(), geometry().lined_tokens, geometry().list_weights);
+  }
+  FLASHMOE_HD std::uint64_t* lined_ready(int source) const {
+    return at<std::uint64_t>(local_layout.lined_ready) + source;
+  }
+  FLASHMOE_HD std::uint64_t* lined_arrivals(int source) const {  // [lined_slot_blocks]
+    return at<std::uint64_t>(local_layout.lined_arrivals) + std::int64_t{source} * lined_slot_blocks(geometry());
+  }
+  FLASHMOE_HD std::uint32_t* lined_cursors(int dispatcher) const {  // [num_ranks]
+    return at<std::uint32_t>(local_layout.lined_cursors) + std::int64_t{dispatcher} * geometry().num_ranks;
+  }
+  FLASHMOE_HD char* lined_row(int source, std::int64_t slot) const {  // [hidden]
+    return local + local_layout.lined_rows + (std::int64_t{source} * geometry().lined_tokens + slot) *
+                                                 geometry().row_bytes();
+  }
+  FLASHMOE_HD std::uint64_t* lined_segment(int dispatcher, int choice) const {
+    return at<std::uint64_t>(local_layout.lined_segments) +
+           (std::int64_t{dispatcher} * geometry().top_k + choice) * segment_words(geometry());
+  }
+  FLASHMOE_HD char* intermediate_row(std::uint32_t m_block, std::uint32_t row) const {  // [intermediate]
+    return local + local_layout.intermediate +
+           (std::int64_t{m_block} * geometry().tile.rows + row) * geometry().intermediate * geometry().element_bytes;
+  }
+  FLASHMOE_HD char* partial_row(int slot, std::int64_t entry) const {  // [hidden] accumulators
+    return local + local_layout.partial_results +
+           (std::int64_t{slot} * geometry().slot_tokens() * geometry().top_k + entry) * geometry().hidden *
+               accumulator_bytes(geometry());
+  }
+
+  FLASHMOE_HD const char* x_row(std::int64_t token) const {
+    return static_cast<const char*>(x) + token * geometry().row_bytes();
+  }
+  FLASHMOE_HD char* y_row(std::int64_t token) const { return static_cast<char*>(y) + token * geometry().row_bytes(); }
+
+ private:
+  template <class T>
+  FLASHMOE_HD T* at(std::size_t offset) const {
+    return reinterpret_cast<T*>(local + offset);
+  }
+};
+
+/// Where the row behind an entry of a wave's route image lies.
+FLASHMOE_HD inline const char* token_row(const Call& call, std::uint32_t wave_slot, RouteEntry entry) {
+  const Geometry& g = call.geometry();
+  const int source = static_cast<int>(wave_slot) / g.wave_ring;
+  const int ring_slot = static_cast<int>(wave_slot) % g.wave_ring;
+  if (source == call.rank) {
+    return call.x_row(call.wave_begin(static_cast<std::int64_t>(call.wave(static_cast<int>(wave_slot)).wave_index)) +
+                      entry.slot);
+  }
+  if (call.lined()) return call.lined_row(source, entry.slot);
+  return call.heap_at<const char>(call.heap.token_row(source, ring_slot, entry.slot));
+}
+
+}  // namespace flashmoe

@@ -1,0 +1,138 @@
+// Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
+// 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
+// Combiner i runs beside dispatcher i: it takes every num_dispatchers-th token block (counted) or token (lined).
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/combine_row.hpp"
+#include "actors/line_io.hpp"
+#include "actors/route_plan.hpp"
+#include "actors/signal.hpp"
+#include "actors/step.hpp"
+
+namespace flashmoe {
+
+template <class Group>
+class Combiner {
+ public:
+  FLASHMOE_HD Combiner(const Call& call, int index) : call_(call), index_(index), next_(index) {}
+
+  FLASHMOE_HD Step step(const Group& group) {
+    if (wave_ == call_.own_waves()) return Step::finished;
+    return call_.lined() ? combine_lines(group) : combine_block(group);
+  }
+
+  FLASHMOE_HD const Wait& wait() const { return wait_; }
+
+ private:
+  FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+
+  FLASHMOE_HD Step waiting(SignalKind signal, int peer, std::uint64_t expected, std::uint64_t seen) {
+    wait_ = {signal, peer, expected, seen};
+    return Step::idle;
+  }
+
+  // ---- counted form: next_ is a token block of the wave --------------------------------------------------------
+
+  FLASHMOE_HD Step combine_block(const Group& group) {
+    const Geometry& g = geometry();
+    const std::int64_t wave_tokens = call_.wave_size(wave_);
+    const std::int64_t first = next_ * g.token_block;
+    if (first >= wave_tokens) {
+      ++wave_;
+      next_ = index_;
+      return Step::advanced;
+    }
+    const std::uint64_t sequence = call_.epoch_state().wave_sequence[call_.rank] + wave_;
+    const int slot = static_cast<int>(sequence % g.wave_ring);
+    const std::uint64_t placed_target =
+        static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (wave_ / g.wave_ring + 1);
+    const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
+    if (placed < placed_target) return waiting(SignalKind::placed, call_.rank, placed_target, placed);
+
+    const std::uint32_t* expected = call_.expected_results(slot, next_);
+    for (int peer = 0; peer < g.num_ranks; ++peer) {
+      const std::uint64_t target = call_.result_base(peer, slot)[next_] + expected[peer];
+      const std::uint64_t seen = observe<Scope::system>(
+          call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot, static_cast<int>(next_))));
+      if (seen < target) return waiting(SignalKind::result_count, peer, target, seen);
+    }
+    group.sync();
+
+    const std::int64_t end = first + g.token_block < wave_tokens ? first + g.token_block : wave_tokens;
+    for (std::int64_t token = first; token < end; ++token) combine_token(group, slot, token);
+    for (int peer = group.index(); peer < g.num_ranks; peer += group.size()) {
+      call_.result_base(peer, slot)[next_] += expected[peer];
+    }
+    group.sync();
+    if (group.leader()) join(&call_.counters().combined[slot], static_cast<std::uint64_t>(end - first));
+    next_ += call_.roster.num_dispatchers;
+    return Step::advanced;
+  }
+
+  FLASHMOE_HD void combine_token(const Group& group, int slot, std::int64_t token) {
+    const Geometry& g = geometry();
+    const std::int64_t call_token = call_.wave_begin(wave_) + token;
+    const std::int32_t* ids = call_.topk_ids + call_token * g.top_k;
+    const float* weights = call_.topk_weights + call_token * g.top_k;
+    const auto cell = [&](int index) { return call_.heap_at<const void>(call_.heap.result_cell(slot, token, index)); };
+    if (call_.pre_reduced()) {
+      combine_row(group, call_.math.dtype, g.hidden, g.num_ranks, call_.y_row(call_token),
+                  [&](int peer) { return goes_to(g, ids, peer) ? cell(peer) : nullptr; },
+                  [](int) { return 1.0f; });
+    } else {
+      combine_row(group, call_.math.dtype, g.hidden, g.top_k, call_.y_row(call_token),
+                  [&](int choice) { return ids[choice] >= 0 ? cell(choice) : nullptr; },
+                  [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
+    }
+  }
+
+  // ---- lined form: next_ is a token, down_tile_ its next segment ------------------------------------------------
+
+  FLASHMOE_HD Step combine_lines(const Group& group) {
+    const Geometry& g = geometry();
+    if (next_ >= call_.num_tokens) {
+      ++wave_;
+      return Step::finished;
+    }
+    const std::int32_t* ids = call_.topk_ids + next_ * g.top_k;
+    const float* weights = call_.topk_weights + next_ * g.top_k;
+    const int first_column = down_tile_ * g.tile.down_columns;
+    const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
+    const std::int64_t words = std::int64_t{columns} * g.element_bytes / 8;
+    for (int choice = 0; choice < g.top_k; ++choice) {
+      if (ids[choice] < 0) continue;
+      const std::int64_t return_row = next_ * g.top_k + choice;
+      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, return_row, down_tile_));
+      if (!try_load_lines(group, lines, words, line_tag(call_.generation, call_.epoch),
+                          call_.lined_segment(index_, choice))) {
+        return waiting(SignalKind::result_lines, destination_of(g, ids[choice]),
+                       static_cast<std::uint64_t>(return_row), 0);
+      }
+    }
+    group.sync();
+    combine_row(group, call_.math.dtype, columns, g.top_k,
+                call_.y_row(next_) + std::int64_t{first_column} * g.element_bytes,
+                [&](int choice) -> const void* {
+                  return ids[choice] >= 0 ? call_.lined_segment(index_, choice) : nullptr;
+                },
+                [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
+    group.sync();
+    if (++down_tile_ == g.num_down_tiles()) {
+      down_tile_ = 0;
+      next_ += call_.roster.num_dispatchers;
+    }
+    return Step::advanced;
+  }
+
+  const Call& call_;
+  int index_;
+  std::int64_t wave_ = 0;
+  std::int64_t next_;
+  int down_tile_ = 0;
+  Wait wait_;
+};
+
+}  // namespace flashmoe

@@ -1,0 +1,42 @@
+// The threads that run one actor together. On the CPU an actor is one thread; on the GPU it is a warp or a block,
+// whose group type has the same members. Every member is collective: all threads of the group call it.
+#pragma once
+
+#include <cstdint>
+
+namespace flashmoe {
+
+/// Position among the group's threads that hold the same key, and how many hold it.
+struct Match {
+  int index;
+  int count;
+};
+
+/// Sum over the lower threads of the group, and over all of them.
+struct Scan {
+  std::uint32_t before;
+  std::uint32_t total;
+};
+
+/// A group of one thread.
+struct SoloGroup {
+  static constexpr int size() { return 1; }
+  static constexpr int index() { return 0; }
+  static constexpr bool leader() { return true; }
+  static void sync() {}
+  static bool all(bool value) { return value; }
+  static bool any(bool value) { return value; }
+  template <class T>
+  static T broadcast(T value) {
+    return value;
+  }
+  /// The value of the one thread whose `mine` is true.
+  template <class T>
+  static T first(bool /*mine*/, T value) {
+    return value;
+  }
+  static Match match(int /*key*/) { return {0, 1}; }
+  static Scan scan(std::uint32_t value) { return {0, value}; }
+};
+
+}  // namespace flashmoe

@@ -1,0 +1,181 @@
+// A rank's own scratch memory: everything its actors share that no peer sees. Same rule as the heap: one pure
+// function from sizes to offsets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "actors/ready_ring.hpp"
+#include "actors/task.hpp"
+#include "core/arena.hpp"
+#include "core/geometry.hpp"
+#include "core/route_image.hpp"
+
+namespace flashmoe {
+
+/// How many actors of the kinds that come in numbers a rank runs. Free to differ between ranks and calls.
+struct Roster {
+  int num_dispatchers = 1;  ///< each with a combiner beside it
+  int num_processors = 1;
+  bool operator==(const Roster&) const = default;
+};
+
+/// Counters of one epoch. The last actor out clears them; no peer ever touches them.
+struct EpochCounters {
+  std::uint64_t planned[Limits::wave_ring];   ///< dispatchers that counted their chunk of the slot's own waves
+  std::uint64_t placed[Limits::wave_ring];    ///< dispatchers that placed it
+  std::uint64_t combined[Limits::wave_ring];  ///< tokens combined of the slot's own waves
+  std::uint64_t landed_version;               ///< times the subscriber made rows available
+  std::uint64_t closed_waves;                 ///< waves of which every source's rows have landed; all ones: all
+  std::uint64_t total_waves;                  ///< waves of all sources, once every header is known
+  std::uint64_t retired_waves;                ///< waves whose results are all pushed
+  std::uint64_t retired_blocks;               ///< m-blocks whose down tiles are all pushed
+};
+
+/// What stays from one epoch to the next.
+struct EpochState {
+  std::uint64_t epoch;                            ///< calls finished on this heap
+  std::uint64_t wave_sequence[Limits::num_ranks];  ///< waves every source has sent in counted form
+  std::uint64_t num_waves[Limits::num_ranks];      ///< of the current epoch, from the headers
+};
+
+/// What the subscriber keeps about one source.
+struct SourceState {
+  std::uint64_t num_tokens;
+  std::uint64_t num_waves;
+  std::uint64_t waves_listed;      ///< route images decoded this epoch
+  std::uint64_t waves_landed;      ///< waves whose rows are all here
+  std::uint64_t words_read;        ///< words of the image being read
+  std::uint32_t slots_landed;      ///< slots of the oldest wave not fully landed
+  std::uint32_t header_known;
+};
+
+/// One wave's state at the receiving rank.
+struct WaveSlot {
+  std::uint32_t num_slots;
+  std::uint32_t num_entries;
+  std::uint64_t wave_index;   ///< within the epoch
+  std::uint64_t retired;      ///< entries whose results are pushed (per_route) or kept (pre_reduced)
+  std::uint64_t reduced;      ///< slots reduced (pre_reduced)
+};
+
+struct LocalLayout {
+  Geometry geometry;
+  Roster roster;
+  std::uint32_t ready_capacity = 0;
+
+  std::size_t epoch_state = 0;       // EpochState
+  std::size_t counters = 0;          // EpochCounters
+  std::size_t ready_state = 0;       // ReadyRingState
+  std::size_t ready_cells = 0;       // [ready_capacity] ReadyCell
+  std::size_t m_blocks = 0;          // [num_m_blocks] MBlock
+  std::size_t source_states = 0;     // [num_ranks] SourceState
+  std::size_t wave_slots = 0;        // [num_ranks][wave_ring] WaveSlot
+  std::size_t arrived_base = 0;      // [num_ranks][wave_ring][slot_blocks] u64
+  std::size_t result_base = 0;       // [num_ranks][wave_ring][token_blocks] u64
+  std::size_t expected_results = 0;  // [wave_ring][token_blocks][num_ranks] u32
+  std::size_t chunk_counts = 0;      // [num_dispatchers][num_ranks + num_experts] u32
+  std::size_t chunk_cursors = 0;     // [num_dispatchers][num_ranks + num_experts] u32
+  std::size_t slot_map = 0;          // [num_dispatchers][max_chunk_tokens][num_ranks] u32
+  std::size_t own_images = 0;        // [num_ranks][max_image_words] u64, indexed by destination
+  std::size_t images = 0;            // [num_ranks][wave_ring][max_image_words] u64
+  std::size_t expert_offsets = 0;    // [num_ranks][wave_ring][num_local_experts + 1] u32
+  std::size_t wave_base = 0;         // [num_ranks][wave_ring][num_local_experts] u32
+  std::size_t landed = 0;            // [num_ranks][wave_ring][num_local_experts] u32
+  std::size_t taken = 0;             // [num_ranks][wave_ring][num_local_experts] u32
+  std::size_t expert_counts = 0;     // [num_local_experts] u32
+  std::size_t slot_routes = 0;       // [num_ranks][wave_ring][slot_tokens][top_k] u32, pre_reduced only
+  std::size_t header_words = 0;      // [num_ranks][kHeaderWords] u64
+  std::size_t lined_slots = 0;       // [lined_tokens] u32
+  std::size_t lined_ids = 0;         // [num_ranks][id_words] u64
+  std::size_t lined_ready = 0;       // [num_ranks] u64
+  std::size_t lined_arrivals = 0;    // [num_ranks][lined slot blocks] u64
+  std::size_t lined_cursors = 0;     // [num_dispatchers][num_ranks] u32
+  std::size_t lined_rows = 0;        // [num_ranks][lined_tokens][hidden]
+  std::size_t lined_segments = 0;    // [num_dispatchers][top_k][segment words] u64
+  std::size_t intermediate = 0;      // [num_m_blocks][tile.rows][intermediate]
+  std::size_t partial_results = 0;   // [num_ranks][wave_ring][slot_tokens * top_k][hidden] accumulators, pre_reduced only
+  std::size_t total_bytes = 0;
+};
+
+/// Words of an epoch header: epoch, layer id, plan hash, num_tokens, num_waves, generation.
+inline constexpr int kHeaderWords = 6;
+
+FLASHMOE_HD constexpr std::int64_t lined_id_words(const Geometry& g, std::int64_t num_tokens, bool weights) {
+  return (num_tokens * g.top_k + 1) / 2 * (weights ? 2 : 1);
+}
+FLASHMOE_HD constexpr int lined_slot_blocks(const Geometry& g) {
+  return (g.lined_tokens + g.slot_block - 1) / g.slot_block;
+}
+FLASHMOE_HD constexpr std::int64_t segment_words(const Geometry& g) {
+  return (std::int64_t{g.tile.down_columns} * g.element_bytes + 7) / 8;
+}
+/// Most tokens of a wave that one dispatcher plans: chunks hold whole token blocks.
+FLASHMOE_HD constexpr std::int64_t max_chunk_tokens(const Geometry& g, int num_dispatchers) {
+  const std::int64_t blocks = (g.slot_tokens() + g.token_block - 1) / g.token_block;
+  return (blocks + num_dispatchers - 1) / num_dispatchers * g.token_block;
+}
+/// Accumulators are fp32, or fp64 for fp64 layers.
+FLASHMOE_HD constexpr int accumulator_bytes(const Geometry& g) { return g.element_bytes == 8 ? 8 : 4; }
+
+/// Ready cells: every task that can be ready at once fits, rounded up to a power of two.
+constexpr std::uint32_t ready_capacity(const Geometry& g, const Roster& roster) {
+  const std::int64_t tiles = g.num_up_tiles() > g.num_down_tiles() ? g.num_up_tiles() : g.num_down_tiles();
+  const std::int64_t reduces = g.pre_reduced ? std::int64_t{g.num_ranks} * g.wave_ring *
+                                                   ceil_div(g.slot_tokens(), kReduceSlots) : 0;
+  const std::int64_t most = g.num_m_blocks * tiles + reduces + 2 * roster.num_processors;
+  std::uint32_t capacity = 1;
+  while (capacity < most) capacity *= 2;
+  return capacity;
+}
+
+constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster) {
+  LocalLayout layout;
+  layout.geometry = g;
+  layout.roster = roster;
+  layout.ready_capacity = ready_capacity(g, roster);
+  Arena arena;
+  const auto take = [&arena](std::int64_t count, std::size_t element_bytes) {
+    return arena.take(static_cast<std::size_t>(count) * element_bytes);
+  };
+  const std::int64_t waves = std::int64_t{g.num_ranks} * g.wave_ring;
+  const std::int64_t keys = g.num_ranks + g.num_experts();
+  const std::int64_t slots = g.slot_tokens();
+  layout.epoch_state = take(1, sizeof(EpochState));
+  layout.counters = take(1, sizeof(EpochCounters));
+  layout.ready_state = take(1, sizeof(ReadyRingState));
+  layout.ready_cells = take(layout.ready_capacity, sizeof(ReadyCell));
+  layout.m_blocks = take(g.num_m_blocks, sizeof(MBlock));
+  layout.source_states = take(g.num_ranks, sizeof(SourceState));
+  layout.wave_slots = take(waves, sizeof(WaveSlot));
+  layout.arrived_base = take(waves * g.num_slot_blocks(), 8);
+  layout.result_base = take(waves * g.num_token_blocks(), 8);
+  layout.expected_results = take(std::int64_t{g.wave_ring} * g.num_token_blocks() * g.num_ranks, 4);
+  layout.chunk_counts = take(roster.num_dispatchers * keys, 4);
+  layout.chunk_cursors = take(roster.num_dispatchers * keys, 4);
+  layout.slot_map = take(roster.num_dispatchers * max_chunk_tokens(g, roster.num_dispatchers) * g.num_ranks, 4);
+  layout.own_images = take(g.num_ranks * max_image_words(g), 8);
+  layout.images = take(waves * max_image_words(g), 8);
+  layout.expert_offsets = take(waves * (g.num_local_experts + 1), 4);
+  layout.wave_base = take(waves * g.num_local_experts, 4);
+  layout.landed = take(waves * g.num_local_experts, 4);
+  layout.taken = take(waves * g.num_local_experts, 4);
+  layout.expert_counts = take(g.num_local_experts, 4);
+  layout.slot_routes = take(g.pre_reduced ? waves * slots * g.top_k : 0, 4);
+  layout.header_words = take(std::int64_t{g.num_ranks} * kHeaderWords, 8);
+  layout.lined_slots = take(g.lined_tokens, 4);
+  layout.lined_ids = take(g.num_ranks * lined_id_words(g, g.lined_tokens, g.list_weights), 8);
+  layout.lined_ready = take(g.num_ranks, 8);
+  layout.lined_arrivals = take(std::int64_t{g.num_ranks} * lined_slot_blocks(g), 8);
+  layout.lined_cursors = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, 4);
+  layout.lined_rows = take(std::int64_t{g.num_ranks} * g.lined_tokens, static_cast<std::size_t>(g.row_bytes()));
+  layout.lined_segments = take(roster.num_dispatchers * g.top_k * segment_words(g), 8);
+  layout.intermediate = take(std::int64_t{g.num_m_blocks} * g.tile.rows * g.intermediate,
+                             static_cast<std::size_t>(g.element_bytes));
+  layout.partial_results = take(g.pre_reduced ? waves * slots * g.top_k * g.hidden : 0,
+                                static_cast<std::size_t>(accumulator_bytes(g)));
+  layout.total_bytes = arena.total_bytes();
+  return layout;
+}
+
+}  // namespace flashmoe

@@ -1,0 +1,148 @@
+// From topk_ids to slots and route lists: which tokens of a wave go to which rank, in which slot, and what each
+// local expert of the destination gathers. Deterministic: slots in token order, routes in (token, choice) order.
+// Used by the sender of the counted form (in chunks, one per dispatcher) and by the receiver of the lined form.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/group.hpp"
+
+namespace flashmoe {
+
+/// Tokens [begin, end) of a wave.
+struct TokenRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  FLASHMOE_HD std::int64_t size() const { return end - begin; }
+};
+
+/// The chunk of a wave that one of `num_chunks` workers handles; chunks hold whole token blocks.
+FLASHMOE_HD inline TokenRange chunk_of(const Geometry& g, std::int64_t wave_tokens, int num_chunks, int chunk) {
+  const std::int64_t blocks = (wave_tokens + g.token_block - 1) / g.token_block;
+  const std::int64_t chunk_tokens = (blocks + num_chunks - 1) / num_chunks * g.token_block;
+  const std::int64_t begin = chunk * chunk_tokens;
+  const std::int64_t end = begin + chunk_tokens;
+  return {begin < wave_tokens ? begin : wave_tokens, end < wave_tokens ? end : wave_tokens};
+}
+
+/// Expert of a route, or -1 where it is masked.
+FLASHMOE_HD inline int destination_of(const Geometry& g, std::int32_t expert) {
+  return expert < 0 ? -1 : expert / g.num_local_experts;
+}
+
+/// Whether any of a token's routes goes to `destination`.
+FLASHMOE_HD inline bool goes_to(const Geometry& g, const std::int32_t* token_ids, int destination) {
+  for (int choice = 0; choice < g.top_k; ++choice) {
+    if (destination_of(g, token_ids[choice]) == destination) return true;
+  }
+  return false;
+}
+
+/// First flat route index in `tokens` whose id is outside -1..num_experts-1, or -1.
+template <class Group>
+FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, const std::int32_t* ids,
+                                       TokenRange tokens) {
+  for (std::int64_t base = tokens.begin * g.top_k; base < tokens.end * g.top_k; base += group.size()) {
+    const std::int64_t route = base + group.index();
+    const bool wrong = route < tokens.end * g.top_k && (ids[route] < -1 || ids[route] >= g.num_experts());
+    if (group.any(wrong)) {
+      const Scan scan = group.scan(wrong ? 1u : 0u);
+      return group.first(wrong && scan.before == 0, route);
+    }
+  }
+  return -1;
+}
+
+/// Counts of a chunk: counts[d] tokens that go to rank d, counts[num_ranks + e] routes to expert e; and the slot
+/// of every token on every rank, counted from the chunk's first (only where the token goes there).
+///   ids [.. ][top_k] of the wave; slot_map(token) [num_ranks]
+template <class Group, class SlotMap>
+FLASHMOE_HD void count_chunk(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
+                             std::uint32_t* counts, const SlotMap& slot_map) {
+  for (int key = group.index(); key < g.num_ranks + g.num_experts(); key += group.size()) counts[key] = 0;
+  group.sync();
+  for (std::int64_t base = tokens.begin; base < tokens.end; base += group.size()) {
+    const std::int64_t token = base + group.index();
+    const bool valid = token < tokens.end;
+    for (int destination = 0; destination < g.num_ranks; ++destination) {
+      const bool goes = valid && goes_to(g, ids + token * g.top_k, destination);
+      const Scan scan = group.scan(goes ? 1u : 0u);
+      if (goes) slot_map(token)[destination] = counts[destination] + scan.before;
+      group.sync();
+      if (group.leader()) counts[destination] += scan.total;
+      group.sync();
+    }
+  }
+  std::uint32_t* experts = counts + g.num_ranks;
+  for (std::int64_t base = tokens.begin * g.top_k; base < tokens.end * g.top_k; base += group.size()) {
+    const std::int64_t route = base + group.index();
+    const int expert = route < tokens.end * g.top_k ? ids[route] : -1;
+    const Match match = group.match(expert);
+    if (expert >= 0 && match.index == 0) experts[expert] += static_cast<std::uint32_t>(match.count);
+    group.sync();
+  }
+}
+
+/// Writes an image's header and counts, and returns the number of entries. `counts_of(e)` is the number of routes
+/// to local expert e; `offsets` [num_local_experts + 1], when not null, receives their exclusive sums.
+template <class Group, class CountsOf>
+FLASHMOE_HD std::uint32_t write_image_head(const Group& group, const RouteImage& image, std::uint32_t num_slots,
+                                           const CountsOf& counts_of, std::uint32_t* offsets) {
+  std::uint32_t total = 0;
+  for (int base = 0; base < image.num_local_experts; base += group.size()) {
+    const int expert = base + group.index();
+    const std::uint32_t count = expert < image.num_local_experts ? counts_of(expert) : 0;
+    const Scan scan = group.scan(count);
+    if (expert < image.num_local_experts) {
+      image.counts()[expert] = count;
+      if (offsets != nullptr) offsets[expert] = total + scan.before;
+    }
+    total += scan.total;
+  }
+  if (group.leader()) {
+    image.set_header(num_slots, total);
+    if (image.num_local_experts % 2 == 1) image.counts()[image.num_local_experts] = 0;  // the odd half of the last word
+    if (offsets != nullptr) offsets[image.num_local_experts] = total;
+  }
+  group.sync();
+  return total;
+}
+
+/// The routes one worker places.
+struct Placement {
+  const std::int32_t* ids = nullptr;  // [..][top_k] of the wave
+  const float* weights = nullptr;     // [..][top_k], or null where lists carry none
+  TokenRange tokens;
+  int only_destination = -1;  ///< -1: all ranks
+  int first_cursor = 0;       ///< expert of cursors[0]
+};
+
+/// Writes routes into their destinations' images.
+///   cursors[expert - first_cursor]: the next free entry of the expert in its destination's image, advanced
+///   image_of(d), entries_of(d): destination d's image, and its number of entries (weights lie behind them)
+///   slot_of(token, d): the token's slot there
+template <class Group, class ImageOf, class EntriesOf, class SlotOf>
+FLASHMOE_HD void place_routes(const Group& group, const Geometry& g, const Placement& placement,
+                              std::uint32_t* cursors, const ImageOf& image_of, const EntriesOf& entries_of,
+                              const SlotOf& slot_of) {
+  const std::int64_t end = placement.tokens.end * g.top_k;
+  for (std::int64_t base = placement.tokens.begin * g.top_k; base < end; base += group.size()) {
+    const std::int64_t route = base + group.index();
+    const std::int32_t id = route < end ? placement.ids[route] : -1;
+    const int destination = destination_of(g, id);
+    const bool mine = destination >= 0 && (placement.only_destination < 0 || destination == placement.only_destination);
+    const Match match = group.match(mine ? id : -1);
+    if (mine) {
+      const RouteImage image = image_of(destination);
+      const std::uint32_t position = cursors[id - placement.first_cursor] + static_cast<std::uint32_t>(match.index);
+      image.set_entry(position, {slot_of(route / g.top_k, destination), static_cast<std::uint32_t>(route)});
+      if (placement.weights != nullptr) image.weights(entries_of(destination))[position] = placement.weights[route];
+    }
+    group.sync();
+    if (mine && match.index == 0) cursors[id - placement.first_cursor] += static_cast<std::uint32_t>(match.count);
+    group.sync();
+  }
+}
+
+}  // namespace flashmoe

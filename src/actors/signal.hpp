@@ -1,0 +1,49 @@
+// Counters that publish memory: signal only by ADD, wait only by >=. One source for the GPU and the emulator.
+#pragma once
+
+#include <cuda/atomic>
+
+#include <cstdint>
+
+#include "core/annotate.hpp"
+
+namespace flashmoe {
+
+/// Who must see a counter: another actor of this rank's GPU, or any rank.
+enum class Scope : std::uint8_t { device, system };
+
+namespace detail {
+template <Scope scope, class T>
+using AtomicRef =
+    cuda::atomic_ref<T, scope == Scope::system ? cuda::thread_scope_system : cuda::thread_scope_device>;
+}
+
+/// Current value of a counter.
+/// Memory ordering: acquire. Everything its adders did before the adds that led to this value is visible after it.
+template <Scope scope, class T>
+FLASHMOE_HD inline T observe(const T* counter) {
+  return detail::AtomicRef<scope, T>(*const_cast<T*>(counter)).load(cuda::memory_order_acquire);
+}
+
+/// Adds to a counter.
+/// Memory ordering: release. Covers this thread's earlier writes and all that they were ordered after.
+template <Scope scope, class T>
+FLASHMOE_HD inline void add(T* counter, T amount) {
+  detail::AtomicRef<scope, T>(*counter).fetch_add(amount, cuda::memory_order_release);
+}
+
+/// Adds and returns the value before: the one whose add completes a count has seen the work of all the others.
+/// Memory ordering: acquire and release, within the rank.
+template <class T>
+FLASHMOE_HD inline T join(T* counter, T amount) {
+  return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_acq_rel);
+}
+
+/// Replaces the value of a counter that one actor owns; others observe it.
+/// Memory ordering: release, within the rank.
+template <class T>
+FLASHMOE_HD inline void publish(T* counter, T value) {
+  detail::AtomicRef<Scope::device, T>(*counter).store(value, cuda::memory_order_release);
+}
+
+}  // namespace flashmoe

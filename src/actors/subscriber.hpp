@@ -1,0 +1,386 @@
+// Subscriber: watches what arrives. It reads headers and route lists of every source, watches rows land, and moves
+// the `landed` cursors from which the scheduler cuts m-blocks. One a rank.
+//
+// Per source, in order: header | list of wave k (ids, in lined form) | rows of wave k, slot block by slot block.
+// Lists may run ahead of rows by wave_ring waves. The rank's own rows need no wait: they lie in x.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/line_io.hpp"
+#include "actors/route_plan.hpp"
+#include "actors/signal.hpp"
+#include "actors/step.hpp"
+
+namespace flashmoe {
+
+/// `closed_waves` when no source has rows to come.
+inline constexpr std::uint64_t kAllWavesClosed = ~std::uint64_t{0};
+
+template <class Group, class Fabric>
+class Subscriber {
+ public:
+  FLASHMOE_HD Subscriber(const Call& call, Fabric fabric) : call_(call), fabric_(fabric) {}
+
+  FLASHMOE_HD Step step(const Group& group) {
+    if (finished_) return Step::finished;
+    if (!started_) {
+      start(group);
+      started_ = true;
+    }
+    wait_ = {};
+    bool advanced = false;
+    for (int offset = 0; offset < geometry().num_ranks; ++offset) {
+      const int source = (call_.rank + offset) % geometry().num_ranks;
+      const Outcome outcome = follow(group, source);
+      if (outcome == Outcome::failed) return Step::failed;
+      advanced = advanced || outcome == Outcome::advanced;
+    }
+    if (!advanced) return Step::idle;
+    publish_progress(group);
+    return finished_ ? Step::finished : Step::advanced;
+  }
+
+  FLASHMOE_HD const Wait& wait() const { return wait_; }
+
+ private:
+  enum class Outcome : std::uint8_t { idle, advanced, failed };
+
+  FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+  FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
+    if (call_.lined()) return 0;
+    return static_cast<int>((call_.epoch_state().wave_sequence[source] + wave) % geometry().wave_ring);
+  }
+
+  /// Keeps the wait that best explains why nothing moves.
+  FLASHMOE_HD Outcome waiting(SignalKind signal, int peer, std::uint64_t expected, std::uint64_t seen) {
+    const Wait wait{signal, peer, expected, seen};
+    if (outranks(wait, wait_)) wait_ = wait;
+    return Outcome::idle;
+  }
+
+  FLASHMOE_HD void start(const Group& group) {
+    for (int source = group.index(); source < geometry().num_ranks; source += group.size()) {
+      SourceState& state = call_.source_state(source);
+      state = {};
+      if (source != call_.rank) continue;
+      state.num_tokens = static_cast<std::uint64_t>(call_.num_tokens);
+      state.num_waves = static_cast<std::uint64_t>(call_.own_waves());
+      state.header_known = 1;
+    }
+    group.sync();
+  }
+
+  FLASHMOE_HD Outcome follow(const Group& group, int source) {
+    const SourceState& state = call_.source_state(source);
+    if (state.header_known == 0) return read_header(group, source);
+    Outcome outcome = Outcome::idle;
+    if (state.waves_listed < state.num_waves && state.waves_listed < state.waves_landed + max_waves_ahead()) {
+      outcome = call_.lined() ? read_ids(group, source) : read_list(group, source);
+      if (outcome == Outcome::failed) return outcome;
+    }
+    if (state.waves_landed < state.waves_listed) {
+      const Outcome rows = watch_rows(group, source);
+      if (rows != Outcome::idle) outcome = rows;
+    }
+    return outcome;
+  }
+
+  FLASHMOE_HD std::uint64_t max_waves_ahead() const { return static_cast<std::uint64_t>(geometry().wave_ring); }
+
+  FLASHMOE_HD Outcome read_header(const Group& group, int source) {
+    std::uint64_t* header = call_.header_words(source);
+    const auto* line = call_.heap_at<const Line>(call_.heap.header(source, call_.epoch));
+    if (!try_load_lines(group, line, kHeaderWords, line_tag(call_.generation, call_.epoch), header)) {
+      return waiting(SignalKind::header, source, call_.epoch, 0);
+    }
+    group.sync();
+    if (header[1] != call_.layer_id) return mismatch(SignalKind::wrong_layer, source, call_.layer_id, header[1]);
+    if (header[2] != call_.plan_hash) return mismatch(SignalKind::wrong_plan, source, call_.plan_hash, header[2]);
+    if (group.leader()) {
+      SourceState& state = call_.source_state(source);
+      state.num_tokens = header[3];
+      state.num_waves = header[4];
+      state.header_known = 1;
+      if (call_.lined() && header[4] == 0) set_lined_ready(source, 0);
+    }
+    group.sync();
+    return Outcome::advanced;
+  }
+
+  FLASHMOE_HD Outcome mismatch(SignalKind kind, int source, std::uint64_t ours, std::uint64_t theirs) {
+    wait_ = {kind, source, ours, theirs};
+    return Outcome::failed;
+  }
+
+  // ---- counted form --------------------------------------------------------------------------------------------
+
+  /// Lists: the rank's own when all dispatchers have placed it, a peer's line by line.
+  FLASHMOE_HD Outcome read_list(const Group& group, int source) {
+    const Geometry& g = geometry();
+    SourceState& state = call_.source_state(source);
+    const std::uint64_t wave = state.waves_listed;
+    const int slot = ring_slot(source, wave);
+    const RouteImage image = call_.image(call_.wave_slot(source, slot));
+    if (source == call_.rank) {
+      const std::uint64_t target =
+          static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (wave / g.wave_ring + 1);
+      const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
+      if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
+      group.sync();
+    } else {
+      const std::uint64_t sequence = call_.epoch_state().wave_sequence[source] + wave;
+      const auto* lines = call_.heap_at<const Line>(call_.heap.list(source, slot));
+      const std::uint64_t read = state.words_read;
+      const std::int64_t line = static_cast<std::int64_t>(read) / Line::kDataWords;
+      const std::int64_t total = read == 0 ? 0 : RouteImage::num_words(g.num_local_experts, image.num_entries(),
+                                                                       call_.plan.list_weights);
+      const std::int64_t rest = read == 0 ? Line::kDataWords : total - static_cast<std::int64_t>(read);
+      const std::int64_t some = rest < kListWords ? rest : kListWords;
+      if (!try_load_lines(group, lines + line, some, line_tag(call_.generation, sequence), image.words + read)) {
+        return waiting(SignalKind::list, source, sequence, static_cast<std::uint64_t>(line));
+      }
+      group.sync();
+      const std::int64_t words =
+          RouteImage::num_words(g.num_local_experts, image.num_entries(), call_.plan.list_weights);
+      const bool complete = static_cast<std::int64_t>(read) + some >= words;
+      if (group.leader()) state.words_read = complete ? 0 : read + static_cast<std::uint64_t>(some);
+      group.sync();
+      if (!complete) return Outcome::advanced;
+    }
+    open_wave(group, source, slot, wave);
+    return Outcome::advanced;
+  }
+
+  /// Words of a list read in one step.
+  static constexpr std::int64_t kListWords = 32 * Line::kDataWords;
+
+  // ---- lined form ----------------------------------------------------------------------------------------------
+
+  /// Ids: every receiver works out for itself what each source sends it.
+  FLASHMOE_HD Outcome read_ids(const Group& group, int source) {
+    const Geometry& g = geometry();
+    const SourceState& state = call_.source_state(source);
+    const auto num_tokens = static_cast<std::int64_t>(state.num_tokens);
+    const std::int32_t* ids = call_.topk_ids;
+    const float* weights = call_.plan.list_weights ? call_.topk_weights : nullptr;
+    if (source != call_.rank) {
+      std::uint64_t* words = call_.lined_ids(source);
+      if (!try_load_lines(group, call_.heap_at<const Line>(call_.heap.lined_ids(source, call_.epoch)),
+                          lined_id_words(g, num_tokens, call_.plan.list_weights),
+                          line_tag(call_.generation, call_.epoch), words)) {
+        return waiting(SignalKind::ids, source, call_.epoch, 0);
+      }
+      group.sync();
+      ids = reinterpret_cast<const std::int32_t*>(words);
+      if (weights != nullptr) weights = reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false));
+    }
+    build_image(group, source, ids, weights, num_tokens);
+    open_wave(group, source, 0, 0);
+    if (group.leader()) set_lined_ready(source, 0);
+    group.sync();
+    return Outcome::advanced;
+  }
+
+  /// The image that `source` would have sent in counted form.
+  FLASHMOE_HD void build_image(const Group& group, int source, const std::int32_t* ids, const float* weights,
+                               std::int64_t num_tokens) {
+    const Geometry& g = geometry();
+    const int wave_slot = call_.wave_slot(source, 0);
+    const RouteImage image = call_.image(wave_slot);
+    std::uint32_t* slots = call_.lined_slots();
+    std::uint32_t num_slots = 0;
+    for (std::int64_t base = 0; base < num_tokens; base += group.size()) {
+      const std::int64_t token = base + group.index();
+      const bool goes = token < num_tokens && goes_to(g, ids + token * g.top_k, call_.rank);
+      const Scan scan = group.scan(goes ? 1u : 0u);
+      if (goes) slots[token] = source == call_.rank ? static_cast<std::uint32_t>(token) : num_slots + scan.before;
+      num_slots += scan.total;
+    }
+    if (source == call_.rank) num_slots = static_cast<std::uint32_t>(num_tokens);
+
+    const int first_expert = call_.rank * g.num_local_experts;
+    std::uint32_t* counts = call_.expert_counts();
+    for (int expert = group.index(); expert < g.num_local_experts; expert += group.size()) counts[expert] = 0;
+    group.sync();
+    for (std::int64_t base = 0; base < num_tokens * g.top_k; base += group.size()) {
+      const std::int64_t route = base + group.index();
+      const std::int32_t id = route < num_tokens * g.top_k ? ids[route] : -1;
+      const int expert = destination_of(g, id) == call_.rank ? id - first_expert : -1;
+      const Match match = group.match(expert);
+      if (expert >= 0 && match.index == 0) counts[expert] += static_cast<std::uint32_t>(match.count);
+      group.sync();
+    }
+    std::uint32_t* offsets = call_.expert_offsets(wave_slot);
+    const std::uint32_t entries =
+        write_image_head(group, image, num_slots, [counts](int expert) { return counts[expert]; }, offsets);
+    for (int expert = group.index(); expert < g.num_local_experts; expert += group.size()) {
+      counts[expert] = offsets[expert];
+    }
+    group.sync();
+    place_routes(
+        group, g,
+        {.ids = ids, .weights = weights, .tokens = {0, num_tokens}, .only_destination = call_.rank,
+         .first_cursor = first_expert},
+        counts, [&](int) { return image; }, [entries](int) { return entries; },
+        [slots](std::int64_t token, int) { return slots[token]; });
+    group.sync();
+  }
+
+  /// Lets the dispatchers land the source's row lines. Leader only.
+  FLASHMOE_HD void set_lined_ready(int source, int ring_slot) {
+    if (call_.source_state(source).num_waves == 0) call_.image(call_.wave_slot(source, ring_slot)).set_header(0, 0);
+    publish(call_.lined_ready(source), std::uint64_t{1});
+  }
+
+  // ---- both forms ----------------------------------------------------------------------------------------------
+
+  /// Prepares a wave whose image is complete.
+  FLASHMOE_HD void open_wave(const Group& group, int source, int slot, std::uint64_t wave_index) {
+    const Geometry& g = geometry();
+    const int wave_slot = call_.wave_slot(source, slot);
+    const RouteImage image = call_.image(wave_slot);
+    std::uint32_t* offsets = call_.expert_offsets(wave_slot);
+    std::uint32_t total = 0;
+    for (int base = 0; base < g.num_local_experts; base += group.size()) {
+      const int expert = base + group.index();
+      const bool valid = expert < g.num_local_experts;
+      const Scan scan = group.scan(valid ? image.counts()[expert] : 0);
+      if (valid) {
+        offsets[expert] = total + scan.before;
+        call_.wave_base(wave_slot)[expert] = call_.landed(wave_slot)[expert];
+      }
+      total += scan.total;
+    }
+    if (call_.pre_reduced()) index_slots(group, wave_slot, image);
+    if (group.leader()) {
+      offsets[g.num_local_experts] = total;
+      call_.wave(wave_slot) = {image.num_slots(), image.num_entries(), wave_index, 0, 0};
+      ++call_.source_state(source).waves_listed;
+      if (image.num_entries() == 0) retire_empty(source, slot);
+    }
+    group.sync();
+  }
+
+  /// A wave without routes to this rank is over as soon as its list is read. Leader only.
+  FLASHMOE_HD void retire_empty(int source, int slot) {
+    if (!call_.lined()) fabric_.signal(source, call_.heap.consumed(call_.rank, slot), 1);
+    join(&call_.counters().retired_waves, std::uint64_t{1});
+  }
+
+  /// Which entries belong to each slot, by choice: what a reduce task walks.
+  FLASHMOE_HD void index_slots(const Group& group, int wave_slot, const RouteImage& image) {
+    const Geometry& g = geometry();
+    const std::int64_t cells = std::int64_t{image.num_slots()} * g.top_k;
+    for (std::int64_t cell = group.index(); cell < cells; cell += group.size()) call_.slot_routes(wave_slot, 0)[cell] = 0;
+    group.sync();
+    for (std::uint32_t index = static_cast<std::uint32_t>(group.index()); index < image.num_entries();
+         index += static_cast<std::uint32_t>(group.size())) {
+      const RouteEntry entry = image.entry(index);
+      call_.slot_routes(wave_slot, entry.slot)[entry.return_row % static_cast<std::uint32_t>(g.top_k)] = index + 1;
+    }
+    group.sync();
+  }
+
+  /// Rows of the source's oldest wave not fully landed, slot block by slot block.
+  FLASHMOE_HD Outcome watch_rows(const Group& group, int source) {
+    const Geometry& g = geometry();
+    SourceState& state = call_.source_state(source);
+    const std::uint64_t wave = state.waves_landed;
+    const int slot = ring_slot(source, wave);
+    const int wave_slot = call_.wave_slot(source, slot);
+    const RouteImage image = call_.image(wave_slot);
+    const std::uint32_t num_slots = image.num_slots();
+    std::uint32_t landed = source == call_.rank ? num_slots : state.slots_landed;
+    while (landed < num_slots) {
+      const std::uint32_t block = landed / static_cast<std::uint32_t>(g.slot_block);
+      const std::uint32_t block_end = (block + 1) * static_cast<std::uint32_t>(g.slot_block);
+      const std::uint32_t end = block_end < num_slots ? block_end : num_slots;
+      const std::uint64_t target = arrival_target(wave_slot, block, end - landed);
+      const std::uint64_t seen = arrival_seen(source, slot, block);
+      if (seen < target) {
+        waiting(call_.lined() ? SignalKind::row_lines : SignalKind::arrival, source, target, seen);
+        break;
+      }
+      landed = end;
+    }
+    if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
+    group.sync();
+    advance_cursors(group, wave_slot, image, landed);
+    if (landed == num_slots && source != call_.rank && !call_.lined()) settle_bases(group, wave_slot, num_slots);
+    if (group.leader()) {
+      state.slots_landed = landed == num_slots ? 0 : landed;
+      if (landed == num_slots) ++state.waves_landed;
+    }
+    group.sync();
+    return Outcome::advanced;
+  }
+
+  FLASHMOE_HD std::uint64_t arrival_target(int wave_slot, std::uint32_t block, std::uint32_t rows) const {
+    return call_.lined() ? rows : call_.arrived_base(wave_slot)[block] + rows;
+  }
+
+  FLASHMOE_HD std::uint64_t arrival_seen(int source, int slot, std::uint32_t block) const {
+    if (call_.lined()) return observe<Scope::device>(call_.lined_arrivals(source) + block);
+    return observe<Scope::system>(
+        call_.heap_at<std::uint64_t>(call_.heap.arrival(source, slot, static_cast<int>(block))));
+  }
+
+  /// An expert's landed entries are those whose slot has landed; slots ascend inside an expert.
+  FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed) {
+    const std::uint32_t* offsets = call_.expert_offsets(wave_slot);
+    for (int expert = group.index(); expert < geometry().num_local_experts; expert += group.size()) {
+      const std::uint32_t base = call_.wave_base(wave_slot)[expert];
+      std::uint32_t cursor = call_.landed(wave_slot)[expert] - base;
+      const std::uint32_t count = offsets[expert + 1] - offsets[expert];
+      while (cursor < count && image.entry(offsets[expert] + cursor).slot < landed) ++cursor;
+      publish(&call_.landed(wave_slot)[expert], base + cursor);
+    }
+    group.sync();
+  }
+
+  /// The arrival counters never restart: remember what this wave added to each.
+  FLASHMOE_HD void settle_bases(const Group& group, int wave_slot, std::uint32_t num_slots) {
+    const std::uint32_t block_slots = static_cast<std::uint32_t>(geometry().slot_block);
+    for (std::uint32_t block = static_cast<std::uint32_t>(group.index()); block * block_slots < num_slots;
+         block += static_cast<std::uint32_t>(group.size())) {
+      const std::uint32_t rest = num_slots - block * block_slots;
+      call_.arrived_base(wave_slot)[block] += rest < block_slots ? rest : block_slots;
+    }
+    group.sync();
+  }
+
+  /// Tells the scheduler what is new: waves closed first, then the version it polls.
+  FLASHMOE_HD void publish_progress(const Group& group) {
+    std::uint64_t closed = kAllWavesClosed;
+    std::uint64_t total = 0;
+    bool all_headers = true;
+    for (int source = 0; source < geometry().num_ranks; ++source) {
+      const SourceState& state = call_.source_state(source);
+      all_headers = all_headers && state.header_known != 0;
+      total += state.num_waves;
+      const bool open = state.header_known == 0 || state.waves_landed < state.num_waves;
+      if (open && state.waves_landed < closed) closed = state.waves_landed;
+    }
+    if (group.leader()) {
+      EpochCounters& counters = call_.counters();
+      if (closed == kAllWavesClosed) counters.total_waves = total;
+      for (int source = 0; all_headers && source < geometry().num_ranks; ++source) {
+        call_.epoch_state().num_waves[source] = call_.source_state(source).num_waves;
+      }
+      publish(&counters.closed_waves, closed);
+      join(&counters.landed_version, std::uint64_t{1});
+    }
+    group.sync();
+    finished_ = closed == kAllWavesClosed;
+  }
+
+  const Call& call_;
+  Fabric fabric_;
+  bool started_ = false;
+  bool finished_ = false;
+  Wait wait_;
+};
+
+}  // namespace flashmoe

@@ -1,0 +1,59 @@
+// What processors do: a task is one tile of work on rows that are already there.
+#pragma once
+
+#include <cstdint>
+
+#include "core/annotate.hpp"
+#include "core/geometry.hpp"
+
+namespace flashmoe {
+
+enum class TaskKind : std::uint8_t {
+  up,      ///< columns of the intermediate of one m-block
+  down,    ///< columns of the results of one m-block, pushed to the tokens' ranks (or kept, pre_reduced)
+  reduce,  ///< pre_reduced: the cells of some slots of one wave, pushed to the tokens' rank
+  exit,    ///< the processor leaves
+};
+
+struct Task {
+  TaskKind kind = TaskKind::exit;
+  std::uint16_t wave_slot = 0;  ///< reduce: source * wave_ring + ring slot
+  std::uint32_t index = 0;      ///< up, down: m-block of the ring
+  std::uint32_t tile = 0;       ///< up, down: column tile; reduce: group of kReduceSlots slots
+};
+
+/// Slots one reduce task covers.
+inline constexpr int kReduceSlots = 8;
+
+/// Rows [first_entry, first_entry + count) of one wave's route list for one expert.
+struct Segment {
+  std::uint32_t wave_slot = 0;    ///< source * wave_ring + ring slot
+  std::uint32_t first_entry = 0;  ///< into the wave's route image
+  std::uint32_t count = 0;
+};
+
+/// Up to tile.rows rows of one expert, from any sources: the unit of the intermediate ring.
+struct MBlock {
+  static constexpr int kMaxSegments = 32;
+  std::uint32_t local_expert = 0;
+  std::uint32_t num_rows = 0;
+  std::uint32_t num_segments = 0;
+  std::uint32_t free = 1;        ///< 1 while no task refers to the block; published by its last down task
+  std::uint32_t up_done = 0;     ///< up tiles stored
+  std::uint32_t down_done = 0;   ///< down tiles pushed
+  Segment segments[kMaxSegments] = {};
+};
+
+/// Where row `row` of an m-block comes from.
+struct RowOrigin {
+  std::uint32_t wave_slot;
+  std::uint32_t entry;
+};
+
+FLASHMOE_HD inline RowOrigin row_origin(const MBlock& block, std::uint32_t row) {
+  std::uint32_t segment = 0;
+  while (row >= block.segments[segment].count) row -= block.segments[segment++].count;
+  return {block.segments[segment].wave_slot, block.segments[segment].first_entry + row};
+}
+
+}  // namespace flashmoe

@@ -1,0 +1,64 @@
+// The sizes that shape memory and waves, as the planner fixes them when a layer is created. Equal on all ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "core/annotate.hpp"
+#include "flashmoe/problem.hpp"
+
+namespace flashmoe {
+
+/// Tile a processor computes in one task.
+struct TileShape {
+  int rows = 0;          ///< token rows of an m-block
+  int up_columns = 0;    ///< columns of the intermediate a task makes (gate and up of each, when gated)
+  int down_columns = 0;  ///< columns of the result a task makes
+  bool operator==(const TileShape&) const = default;
+};
+
+struct Geometry {
+  int num_ranks = 0;
+  int num_local_experts = 0;
+  int hidden = 0;
+  int intermediate = 0;
+  int top_k = 0;
+  int element_bytes = 0;
+  std::int64_t max_tokens = 0;   ///< of one rank and call
+  int wave_tokens = 0;           ///< most tokens of a wave (counted form)
+  int wave_ring = 0;             ///< waves in flight per source
+  int lined_tokens = 0;          ///< most tokens of a call in lined form; 0: the lined form is never used
+  int slot_block = 0;            ///< slots an arrival counter covers
+  int token_block = 0;           ///< tokens a result counter covers
+  int num_result_cells = 0;      ///< cells of a token: top_k, or max(top_k, num_ranks) where pre_reduced may run
+  bool list_weights = false;     ///< room for the routing weight in route lists
+  bool pre_reduced = false;      ///< pre_reduced results may run, so their local scratch exists
+  TileShape tile;
+  int num_m_blocks = 0;          ///< m-blocks of the local intermediate ring
+
+  bool operator==(const Geometry&) const = default;
+
+  FLASHMOE_HD constexpr int num_experts() const { return num_ranks * num_local_experts; }
+  FLASHMOE_HD constexpr std::int64_t row_bytes() const { return std::int64_t{hidden} * element_bytes; }
+  FLASHMOE_HD constexpr std::int64_t row_words() const { return row_bytes() / 8; }
+  FLASHMOE_HD constexpr int num_slot_blocks() const { return (wave_tokens + slot_block - 1) / slot_block; }
+  FLASHMOE_HD constexpr int num_token_blocks() const { return (wave_tokens + token_block - 1) / token_block; }
+  FLASHMOE_HD constexpr int num_up_tiles() const { return (intermediate + tile.up_columns - 1) / tile.up_columns; }
+  FLASHMOE_HD constexpr int num_down_tiles() const { return (hidden + tile.down_columns - 1) / tile.down_columns; }
+  /// Tokens a local wave slot can hold in either form.
+  FLASHMOE_HD constexpr int slot_tokens() const { return wave_tokens > lined_tokens ? wave_tokens : lined_tokens; }
+};
+
+/// Forms of one call, a pure function of (Geometry, max_tokens of the call); every rank computes the same.
+struct CallPlan {
+  WireForm wire_form = WireForm::counted;
+  ResultForm result_form = ResultForm::per_route;
+  bool list_weights = false;  ///< route lists of this call carry the routing weight
+  bool operator==(const CallPlan&) const = default;
+};
+
+/// Waves that `num_tokens` tokens of one rank take in counted form.
+FLASHMOE_HD constexpr std::int64_t num_waves(const Geometry& geometry, std::int64_t num_tokens) {
+  return (num_tokens + geometry.wave_tokens - 1) / geometry.wave_tokens;
+}
+
+}  // namespace flashmoe

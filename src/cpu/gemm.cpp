@@ -1,0 +1,84 @@
+#include "cpu/gemm.hpp"
+
+#include <cblas.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "core/counter_rng.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe::cpu {
+
+namespace {
+
+/// A build without threads hands its work buffers out without a lock, so calls from several threads corrupt each other.
+bool one_at_a_time() {
+  static const bool result = openblas_get_parallel() == 0 &&
+                             std::string_view(openblas_get_config()).find("USE_LOCKING") == std::string_view::npos;
+  return result;
+}
+
+template <class Product>
+void run(const Product& product) {
+  static std::mutex mutex;
+  if (one_at_a_time()) {
+    const std::lock_guard lock(mutex);
+    product();
+  } else {
+    product();
+  }
+}
+
+}  // namespace
+
+void multiply(int m, int n, int k, const float* a, const float* b, float* c) {
+  run([&] { cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, 1.0f, a, k, b, k, 0.0f, c, n); });
+}
+
+void multiply(int m, int n, int k, const double* a, const double* b, double* c) {
+  run([&] { cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, 1.0, a, k, b, k, 0.0, c, n); });
+}
+
+namespace {
+
+template <class T>
+void check_product(double tolerance) {
+  constexpr int m = 33, n = 65, k = 257;
+  const CounterRng rng(1, 2);
+  std::vector<T> a(m * k), b(n * k), c(m * n, static_cast<T>(NAN));
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<T>(2.0 * rng.uniform(i) - 1.0);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<T>(2.0 * rng.uniform(a.size() + i) - 1.0);
+  multiply(m, n, k, a.data(), b.data(), c.data());
+  for (int row = 0; row < m; ++row) {
+    for (int column = 0; column < n; ++column) {
+      double sum = 0.0;
+      for (int i = 0; i < k; ++i) {
+        sum += static_cast<double>(a[static_cast<std::size_t>(row * k + i)]) *
+               static_cast<double>(b[static_cast<std::size_t>(column * k + i)]);
+      }
+      const double got = static_cast<double>(c[static_cast<std::size_t>(row * n + column)]);
+      if (!(std::abs(got - sum) <= tolerance)) {
+        throw Error(fmt::format("{} computes wrong results on this CPU (wanted {}, got {}): set OPENBLAS_CORETYPE to "
+                                "an older core such as Haswell, or install a newer OpenBLAS",
+                                openblas_get_config(), sum, got));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void check_blas() {
+  static std::once_flag checked;
+  std::call_once(checked, [] {
+    openblas_set_num_threads(1);
+    check_product<float>(1e-3);
+    check_product<double>(1e-11);
+  });
+}
+
+}  // namespace flashmoe::cpu

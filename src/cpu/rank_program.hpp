@@ -1,0 +1,133 @@
+// The actors of one rank for one epoch, behind one interface: what a kernel is on the GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "actors/combiner.hpp"
+#include "actors/dispatcher.hpp"
+#include "actors/processor.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/stall.hpp"
+#include "actors/subscriber.hpp"
+#include "cpu/engine.hpp"
+#include "cpu/fabric.hpp"
+
+namespace flashmoe::cpu {
+
+/// Actor i of a rank: dispatchers and combiners, then the subscriber, the scheduler and the processors.
+/// FabricT is Fabric, or one that delays deliveries.
+template <class FabricT>
+class RankProgram {
+ public:
+  /// `make_fabric(Traffic*)` gives an actor its fabric. `call`, `engines` (one per processor) must outlive the program.
+  template <class MakeFabric>
+  RankProgram(const Call& call, std::vector<Engine>& engines, const MakeFabric& make_fabric)
+      : call_(call), traffic_(static_cast<std::size_t>(num_actors())), statuses_(static_cast<std::size_t>(num_actors())) {
+    int actor = 0;
+    for (int i = 0; i < call.roster.num_dispatchers; ++i) {
+      dispatchers_.emplace_back(call, make_fabric(traffic_of(actor++)), i);
+      combiners_.emplace_back(call, i);
+      ++actor;
+    }
+    subscriber_ = std::make_unique<Subscriber<SoloGroup, FabricT>>(call, make_fabric(traffic_of(actor)));
+    actor += 2;
+    for (int i = 0; i < call.roster.num_processors; ++i) {
+      processors_.emplace_back(call, make_fabric(traffic_of(actor++)), engines[static_cast<std::size_t>(i)]);
+    }
+    scheduler_ = std::make_unique<Scheduler<SoloGroup>>(call);
+  }
+
+  int num_actors() const { return 2 * call_.roster.num_dispatchers + 2 + call_.roster.num_processors; }
+
+  Actor kind(int actor) const {
+    const int first_single = 2 * call_.roster.num_dispatchers;
+    if (actor < first_single) return actor % 2 == 0 ? Actor::dispatcher : Actor::combiner;
+    if (actor == first_single) return Actor::subscriber;
+    if (actor == first_single + 1) return Actor::scheduler;
+    return Actor::processor;
+  }
+
+  /// One step of one actor. Different actors may be stepped by different threads.
+  Step step(int actor) {
+    const SoloGroup group;
+    Step result = Step::idle;
+    with(actor, [&](auto& it) { result = it.step(group); });
+    statuses_[static_cast<std::size_t>(actor)] = result;
+    return result;
+  }
+
+  /// What the actor waits for; meaningful after an idle or failed step, to the thread that stepped it.
+  Wait wait(int actor) {
+    Wait result;
+    with(actor, [&](auto& it) { result = it.wait(); });
+    return result;
+  }
+
+  /// Result of the actor's last step.
+  Step status(int actor) const { return statuses_[static_cast<std::size_t>(actor)]; }
+
+  /// The wait that best explains why the rank is not done, once no thread steps it any more.
+  Stall stall() {
+    Stall best{.rank = call_.rank, .actor = Actor::scheduler, .wait = {}};
+    for (int actor = 0; actor < num_actors(); ++actor) {
+      if (status(actor) == Step::finished || status(actor) == Step::advanced) continue;
+      const Wait candidate = wait(actor);
+      if (outranks(candidate, best.wait)) best = {call_.rank, kind(actor), candidate};
+    }
+    return best;
+  }
+
+  Traffic traffic() const {
+    Traffic sum;
+    for (const Traffic& each : traffic_) {
+      sum.payload_bytes += each.payload_bytes;
+      sum.overhead_bytes += each.overhead_bytes;
+    }
+    return sum;
+  }
+
+ private:
+  Traffic* traffic_of(int actor) { return &traffic_[static_cast<std::size_t>(actor)]; }
+
+  template <class Function>
+  void with(int actor, const Function& function) {
+    const int first_single = 2 * call_.roster.num_dispatchers;
+    switch (kind(actor)) {
+      case Actor::dispatcher: function(dispatchers_[static_cast<std::size_t>(actor / 2)]); break;
+      case Actor::combiner: function(combiners_[static_cast<std::size_t>(actor / 2)]); break;
+      case Actor::subscriber: function(*subscriber_); break;
+      case Actor::scheduler: function(*scheduler_); break;
+      case Actor::processor: function(processors_[static_cast<std::size_t>(actor - first_single - 2)]); break;
+    }
+  }
+
+  const Call& call_;
+  std::vector<Traffic> traffic_;
+  std::vector<Step> statuses_;
+  std::vector<Dispatcher<SoloGroup, FabricT>> dispatchers_;
+  std::vector<Combiner<SoloGroup>> combiners_;
+  std::unique_ptr<Subscriber<SoloGroup, FabricT>> subscriber_;
+  std::unique_ptr<Scheduler<SoloGroup>> scheduler_;
+  std::vector<Processor<SoloGroup, FabricT, Engine>> processors_;
+};
+
+/// What the last actor out does once all have finished: the epoch's counters start over, the heap's go on.
+inline void finish_epoch(const Call& call) {
+  EpochState& state = call.epoch_state();
+  if (!call.lined()) {
+    for (int source = 0; source < call.geometry().num_ranks; ++source) {
+      state.wave_sequence[source] += state.num_waves[source];
+    }
+  }
+  ++state.epoch;
+  call.counters() = {};
+  for (int source = 0; source < call.geometry().num_ranks; ++source) {
+    *call.lined_ready(source) = 0;
+    std::fill_n(call.lined_arrivals(source), lined_slot_blocks(call.geometry()), std::uint64_t{0});
+  }
+}
+
+}  // namespace flashmoe::cpu

@@ -1,0 +1,166 @@
+#include "planner/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/counter_rng.hpp"
+#include "core/heap_layout.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe {
+
+namespace {
+
+/// Slots and tokens a counter covers. Smaller blocks overlap more and signal more (probes: 64 wins at 1024 tokens).
+constexpr int kSlotBlock = 64;
+constexpr int kTokenBlock = 64;
+
+/// Most tokens of a call in lined form: beyond, lines cost more wire than fences cost time.
+constexpr std::int64_t kLinedTokens = 128;
+/// Most tokens the lined form takes when the problem asks for it.
+constexpr std::int64_t kMostLinedTokens = 1024;
+
+/// Rows of one expert a wave should bring, so that reading the weights again each wave stays cheap.
+constexpr std::int64_t kWaveRowsPerExpert = 512;
+/// Tokens of a wave are planned down until the heap fits this.
+constexpr std::size_t kHeapBudgetBytes = std::size_t{1536} << 20;
+/// And the local scratch of pre_reduced results this.
+constexpr std::int64_t kPartialBudgetBytes = std::int64_t{1} << 30;
+
+bool may_pre_reduce(const Problem& problem) {
+  if (problem.result_form == ResultForm::pre_reduced) return true;
+  if (problem.result_form == ResultForm::per_route || problem.batch_invariant) return false;
+  if (problem.wire_form == WireForm::lined) return false;
+  const WireEstimate estimate = estimate_wire(problem, problem.max_tokens);
+  return estimate.per_route_us > estimate.ffn_us && estimate.pre_reduced_us < estimate.per_route_us;
+}
+
+std::int64_t default_wave_tokens(const Problem& problem) {
+  const std::int64_t wanted =
+      ceil_div(kWaveRowsPerExpert * problem.num_experts, std::int64_t{problem.top_k} * problem.num_ranks);
+  const std::int64_t rounded = ceil_div(std::max<std::int64_t>(wanted, kTokenBlock), kTokenBlock) * kTokenBlock;
+  return std::min({rounded, problem.max_tokens, Limits::wave_tokens / kTokenBlock * kTokenBlock});
+}
+
+std::int64_t partial_bytes(const Geometry& g) {
+  if (!g.pre_reduced) return 0;
+  return std::int64_t{g.num_ranks} * g.wave_ring * g.slot_tokens() * g.top_k * g.hidden * (g.element_bytes == 8 ? 8 : 4);
+}
+
+}  // namespace
+
+WireEstimate estimate_wire(const Problem& problem, std::int64_t tokens_per_rank) {
+  if (problem.num_ranks == 1) return {};
+  const MachineRates rates;
+  const double ranks = problem.num_ranks;
+  const double row_bytes = static_cast<double>(problem.hidden) * static_cast<double>(dtype_bytes(problem.dtype));
+  const double tokens = static_cast<double>(tokens_per_rank);
+  const double routes_out = problem.top_k * (ranks - 1) / ranks;
+  const double peers_out = (ranks - 1) * (1.0 - std::pow(1.0 - 1.0 / ranks, problem.top_k));
+  const double matrices = problem.gated ? 3.0 : 2.0;
+  const double expert_elements = matrices * problem.hidden * problem.intermediate;
+  const double flops = tokens * problem.top_k * 2.0 * expert_elements;
+  const double weight_bytes =
+      problem.num_local_experts() * expert_elements * static_cast<double>(dtype_bytes(problem.dtype));
+  return {.per_route_us = tokens * row_bytes * (peers_out + routes_out) / rates.wire_bytes_per_us,
+          .pre_reduced_us = tokens * row_bytes * 2.0 * peers_out / rates.wire_bytes_per_us,
+          .ffn_us = std::max(flops / rates.flops_per_us, weight_bytes / rates.memory_bytes_per_us)};
+}
+
+Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
+  Geometry g;
+  g.num_ranks = problem.num_ranks;
+  g.num_local_experts = problem.num_local_experts();
+  g.hidden = problem.hidden;
+  g.intermediate = problem.intermediate;
+  g.top_k = problem.top_k;
+  g.element_bytes = static_cast<int>(dtype_bytes(problem.dtype));
+  g.max_tokens = problem.max_tokens;
+  g.slot_block = kSlotBlock;
+  g.token_block = kTokenBlock;
+  g.tile = engine.tile;
+  g.num_m_blocks = engine.num_m_blocks;
+  g.pre_reduced = may_pre_reduce(problem);
+  g.list_weights = g.pre_reduced || problem.weight_on_input;
+  g.num_result_cells = g.pre_reduced ? std::max(problem.top_k, problem.num_ranks) : problem.top_k;
+  g.wave_ring = problem.wave_ring > 0 ? problem.wave_ring : 2;
+
+  if (problem.wire_form == WireForm::lined && problem.max_tokens > kMostLinedTokens) {
+    throw InvalidArgument(fmt::format("max_tokens ({}) must be at most {} for wire_form lined: use counted or auto",
+                                      problem.max_tokens, kMostLinedTokens));
+  }
+  if (problem.wire_form == WireForm::lined && problem.result_form == ResultForm::pre_reduced) {
+    throw InvalidArgument("result_form pre_reduced needs wire_form counted, got lined: use counted or auto");
+  }
+  if (problem.wire_form != WireForm::counted && problem.result_form != ResultForm::pre_reduced) {
+    g.lined_tokens = static_cast<int>(
+        std::min(problem.max_tokens, problem.wire_form == WireForm::lined ? kMostLinedTokens : kLinedTokens));
+  }
+
+  std::int64_t wave_tokens = problem.wave_tokens > 0 ? std::min(problem.wave_tokens, problem.max_tokens)
+                                                     : default_wave_tokens(problem);
+  g.wave_tokens = static_cast<int>(wave_tokens);
+  while (problem.wave_tokens == 0 && wave_tokens > kTokenBlock &&
+         (make_heap_layout(g).total_bytes > kHeapBudgetBytes || partial_bytes(g) > kPartialBudgetBytes)) {
+    wave_tokens = ceil_div(wave_tokens / 2, kTokenBlock) * kTokenBlock;
+    g.wave_tokens = static_cast<int>(wave_tokens);
+  }
+  return g;
+}
+
+CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_t max_tokens) {
+  if (max_tokens < 0 || max_tokens > geometry.max_tokens) {
+    throw InvalidArgument(fmt::format("max_tokens of the call ({}) must be in 0..{}, the layer's max_tokens: build the "
+                                      "layer with a larger one",
+                                      max_tokens, geometry.max_tokens));
+  }
+  CallPlan plan;
+  const bool lined_fits = geometry.lined_tokens > 0 && max_tokens <= geometry.lined_tokens;
+  plan.wire_form = lined_fits ? WireForm::lined : WireForm::counted;
+  if (plan.wire_form == WireForm::counted && geometry.pre_reduced) {
+    const WireEstimate estimate = estimate_wire(problem, max_tokens);
+    const bool wins = estimate.per_route_us > estimate.ffn_us && estimate.pre_reduced_us < estimate.per_route_us;
+    if (problem.result_form == ResultForm::pre_reduced || wins) plan.result_form = ResultForm::pre_reduced;
+  }
+  plan.list_weights = problem.weight_on_input || plan.result_form == ResultForm::pre_reduced;
+  return plan;
+}
+
+std::uint64_t plan_hash(const Geometry& g, const CallPlan& plan) {
+  std::uint64_t state = 0;
+  for (const std::int64_t field :
+       {std::int64_t{g.num_ranks}, std::int64_t{g.num_local_experts}, std::int64_t{g.hidden},
+        std::int64_t{g.intermediate}, std::int64_t{g.top_k}, std::int64_t{g.element_bytes}, g.max_tokens,
+        std::int64_t{g.wave_tokens}, std::int64_t{g.wave_ring}, std::int64_t{g.lined_tokens},
+        std::int64_t{g.slot_block}, std::int64_t{g.token_block}, std::int64_t{g.num_result_cells},
+        std::int64_t{g.tile.down_columns}, static_cast<std::int64_t>(plan.wire_form),
+        static_cast<std::int64_t>(plan.result_form), static_cast<std::int64_t>(plan.list_weights)}) {
+    state = mix64(state * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(field) + 1);
+  }
+  return state;
+}
+
+std::string explain_plan(const Problem& problem, const Geometry& g, const CallPlan& plan) {
+  std::string text;
+  if (plan.wire_form == WireForm::lined) {
+    text += fmt::format("wire form lined: at most {} tokens a rank, where lines without fences are fastest", g.lined_tokens);
+  } else {
+    const std::int64_t waves = num_waves(g, g.max_tokens);
+    text += fmt::format("wire form counted: rows and counters, {} wave{} of up to {} tokens, {} in flight a source",
+                        waves, waves == 1 ? "" : "s", g.wave_tokens, g.wave_ring);
+  }
+  const WireEstimate estimate = estimate_wire(problem, g.max_tokens);
+  if (plan.result_form == ResultForm::pre_reduced) {
+    text += fmt::format("; results pre_reduced: one row per (token, expert rank) crosses, {:.0f} us of wire instead of "
+                        "{:.0f} beside {:.0f} us of expert work (H100 estimate)",
+                        estimate.pre_reduced_us, estimate.per_route_us, estimate.ffn_us);
+  } else {
+    text += "; results per_route: one row per route, independent of the rank count";
+  }
+  text += fmt::format("; tiles of {} rows x {} up / {} down columns", g.tile.rows, g.tile.up_columns, g.tile.down_columns);
+  return text;
+}
+
+}  // namespace flashmoe
