@@ -20,4 +20,15 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-find_package(CUDAToolkit 13.0 REQUIRED)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
+  message(FATAL_ERROR "The CUDA backend needs nvcc >= 13.0, but ${CMAKE_CUDA_COMPILER} is ${CMAKE_CUDA_COMPILER_VERSION}.")
+endif()
+
+# flashmoe_cudart: the CUDA runtime, static, with its headers for sources that g++ compiles. (FindCUDAToolkit of
+# CMake 3.25 fails on a toolkit without the profiler's libraries, such as the wheels.)
+find_library(FLASHMOE_CUDART_LIBRARY cudart_static REQUIRED
+  HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${FLASHMOE_CUDA_ROOT}/lib64)
+find_package(Threads REQUIRED)
+add_library(flashmoe_cudart INTERFACE)
+target_include_directories(flashmoe_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+target_link_libraries(flashmoe_cudart INTERFACE ${FLASHMOE_CUDART_LIBRARY} Threads::Threads rt dl)

@@ -3,16 +3,17 @@
 set -u
 [ -n "${FLASHMOE_PROGRAM:-}" ] || { echo "skipped: this build has no program"; exit 77; }
 preset=$(basename "$FLASHMOE_BUILD_DIR")
-[ "$FLASHMOE_BUILD_DIR" = "$FLASHMOE_SOURCE_DIR/build/$preset" ] || {
+if [ "$FLASHMOE_BUILD_DIR" != "$FLASHMOE_SOURCE_DIR/build/$preset" ] ||
+  ! grep -q "\"name\": \"$preset\"" "$FLASHMOE_SOURCE_DIR/CMakePresets.json"; then
   echo "skipped: make builds in build/<preset>, this build is in $FLASHMOE_BUILD_DIR"
   exit 77
-}
+fi
 unset MAKEFLAGS MAKELEVEL MFLAGS
 cd "$FLASHMOE_SOURCE_DIR" || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$FLASHMOE_PROGRAM" --help >"$work/wanted"
+"build/$preset/cli/flashmoe" --help >"$work/wanted"
 make run PRESET="$preset" ARGS=--help >"$work/got" 2>"$work/err" || {
   cat "$work/err"
   echo "FAILED: make run ARGS=--help failed"
