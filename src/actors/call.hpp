@@ -80,26 +80,25 @@ struct Call {
   FLASHMOE_HD std::uint64_t* arrived_base(int slot) const {  // [slot_blocks]
     return at<std::uint64_t>(local_layout.arrived_base) + std::int64_t{slot} * geometry().num_slot_blocks();
   }
-  FLASHMOE_HD std::uint64_t* result_base(int expert_rank, int ring_slot) const {  // [token_blocks]
-    return at<std::uint64_t>(local_layout.result_base) +
-           std::int64_t{wave_slot(expert_rank, ring_slot)} * geometry().num_token_blocks();
-  }
-  FLASHMOE_HD std::uint32_t* expected_results(int ring_slot, std::int64_t token_block) const {  // [num_ranks]
-    return at<std::uint32_t>(local_layout.expected_results) +
+  /// What every expert rank's result counter of a token block must reach for its results to be complete.
+  FLASHMOE_HD std::uint64_t* result_targets(int ring_slot, std::int64_t token_block) const {  // [num_ranks]
+    return at<std::uint64_t>(local_layout.result_targets) +
            (std::int64_t{ring_slot} * geometry().num_token_blocks() + token_block) * geometry().num_ranks;
   }
-  FLASHMOE_HD std::uint32_t* chunk_counts(int dispatcher) const {  // [num_ranks] slots, then [num_experts] routes
+  FLASHMOE_HD std::uint32_t* chunk_counts(int planner) const {  // [num_ranks] slots, then [num_experts] routes
     return at<std::uint32_t>(local_layout.chunk_counts) +
-           std::int64_t{dispatcher} * (geometry().num_ranks + geometry().num_experts());
+           std::int64_t{planner} * (geometry().num_ranks + geometry().num_experts());
   }
-  FLASHMOE_HD std::uint32_t* chunk_cursors(int dispatcher) const {  // same shape
+  FLASHMOE_HD std::uint32_t* chunk_cursors(int planner) const {  // same shape
     return at<std::uint32_t>(local_layout.chunk_cursors) +
-           std::int64_t{dispatcher} * (geometry().num_ranks + geometry().num_experts());
+           std::int64_t{planner} * (geometry().num_ranks + geometry().num_experts());
   }
-  /// Slots of the `row`-th token of a dispatcher's chunk on every rank; undefined where it does not go.
-  FLASHMOE_HD std::uint32_t* slot_map(int dispatcher, std::int64_t row) const {  // [num_ranks]
-    return at<std::uint32_t>(local_layout.slot_map) +
-           (dispatcher * max_chunk_tokens(geometry(), roster.num_dispatchers) + row) * geometry().num_ranks;
+  /// A token's slot on every rank of its wave; undefined where the token does not go.
+  FLASHMOE_HD std::uint32_t* slot_map(std::int64_t token) const {  // [num_ranks]
+    return at<std::uint32_t>(local_layout.slot_map) + token * geometry().num_ranks;
+  }
+  FLASHMOE_HD PushedRows* pushed_rows(int dispatcher) const {  // [num_ranks]
+    return at<PushedRows>(local_layout.pushed_rows) + std::int64_t{dispatcher} * geometry().num_ranks;
   }
   /// The image this rank sends to `destination`; its own goes straight where it is read.
   FLASHMOE_HD RouteImage own_image(int destination, int ring_slot) const {

@@ -1,6 +1,6 @@
 // Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
 // 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
-// Combiner i runs beside dispatcher i: it takes every num_dispatchers-th token block (counted) or token (lined).
+// Combiner i runs beside dispatcher i: it takes every num_dispatchers-th token (counted) or down tile of one (lined).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Combiner {
 
   FLASHMOE_HD Step step(const Group& group) {
     if (wave_ == call_.own_waves()) return Step::finished;
-    return call_.lined() ? combine_lines(group) : combine_block(group);
+    return call_.lined() ? combine_lines(group) : combine_next(group);
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
@@ -34,40 +34,40 @@ class Combiner {
     return Step::idle;
   }
 
-  // ---- counted form: next_ is a token block of the wave --------------------------------------------------------
+  // ---- counted form: next_ is a token of the wave --------------------------------------------------------------
 
-  FLASHMOE_HD Step combine_block(const Group& group) {
+  FLASHMOE_HD Step combine_next(const Group& group) {
     const Geometry& g = geometry();
-    const std::int64_t wave_tokens = call_.wave_size(wave_);
-    const std::int64_t first = next_ * g.token_block;
-    if (first >= wave_tokens) {
+    if (next_ >= call_.wave_size(wave_)) {
       ++wave_;
       next_ = index_;
+      placed_seen_ = false;
+      block_seen_ = -1;
       return Step::advanced;
     }
-    const std::uint64_t sequence = call_.epoch_state().wave_sequence[call_.rank] + wave_;
-    const int slot = static_cast<int>(sequence % g.wave_ring);
-    const std::uint64_t placed_target =
-        static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (wave_ / g.wave_ring + 1);
-    const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
-    if (placed < placed_target) return waiting(SignalKind::placed, call_.rank, placed_target, placed);
-
-    const std::uint32_t* expected = call_.expected_results(slot, next_);
-    for (int peer = 0; peer < g.num_ranks; ++peer) {
-      const std::uint64_t target = call_.result_base(peer, slot)[next_] + expected[peer];
-      const std::uint64_t seen = observe<Scope::system>(
-          call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot, static_cast<int>(next_))));
-      if (seen < target) return waiting(SignalKind::result_count, peer, target, seen);
+    const auto ring = static_cast<std::uint64_t>(g.wave_ring);
+    const auto wave = static_cast<std::uint64_t>(wave_);
+    const int slot = static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + wave) % ring);
+    if (!placed_seen_) {
+      const std::uint64_t target = static_cast<std::uint64_t>(call_.roster.num_planners()) * (wave / ring + 1);
+      const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
+      if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
+      placed_seen_ = true;
+    }
+    const std::int64_t block = next_ / g.token_block;
+    if (block != block_seen_) {
+      const std::uint64_t* targets = call_.result_targets(slot, block);
+      for (int peer = 0; peer < g.num_ranks; ++peer) {
+        const std::uint64_t seen = observe<Scope::system>(
+            call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot, static_cast<int>(block))));
+        if (seen < targets[peer]) return waiting(SignalKind::result_count, peer, targets[peer], seen);
+      }
+      block_seen_ = block;
     }
     group.sync();
-
-    const std::int64_t end = first + g.token_block < wave_tokens ? first + g.token_block : wave_tokens;
-    for (std::int64_t token = first; token < end; ++token) combine_token(group, slot, token);
-    for (int peer = group.index(); peer < g.num_ranks; peer += group.size()) {
-      call_.result_base(peer, slot)[next_] += expected[peer];
-    }
+    combine_token(group, slot, next_);
     group.sync();
-    if (group.leader()) join(&call_.counters().combined[slot], static_cast<std::uint64_t>(end - first));
+    if (group.leader()) join(&call_.counters().combined[slot], std::uint64_t{1});
     next_ += call_.roster.num_dispatchers;
     return Step::advanced;
   }
@@ -89,23 +89,25 @@ class Combiner {
     }
   }
 
-  // ---- lined form: next_ is a token, down_tile_ its next segment ------------------------------------------------
+  // ---- lined form: next_ is a down tile of a token ----------------------------------------------------------------
 
   FLASHMOE_HD Step combine_lines(const Group& group) {
     const Geometry& g = geometry();
-    if (next_ >= call_.num_tokens) {
+    const std::int64_t token = next_ / g.num_down_tiles();
+    const int down_tile = static_cast<int>(next_ % g.num_down_tiles());
+    if (token >= call_.num_tokens) {
       ++wave_;
       return Step::finished;
     }
-    const std::int32_t* ids = call_.topk_ids + next_ * g.top_k;
-    const float* weights = call_.topk_weights + next_ * g.top_k;
-    const int first_column = down_tile_ * g.tile.down_columns;
+    const std::int32_t* ids = call_.topk_ids + token * g.top_k;
+    const float* weights = call_.topk_weights + token * g.top_k;
+    const int first_column = down_tile * g.tile.down_columns;
     const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const std::int64_t words = std::int64_t{columns} * g.element_bytes / 8;
     for (int choice = 0; choice < g.top_k; ++choice) {
       if (ids[choice] < 0) continue;
-      const std::int64_t return_row = next_ * g.top_k + choice;
-      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, return_row, down_tile_));
+      const std::int64_t return_row = token * g.top_k + choice;
+      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, return_row, down_tile));
       if (!try_load_lines(group, lines, words, line_tag(call_.generation, call_.epoch),
                           call_.lined_segment(index_, choice))) {
         return waiting(SignalKind::result_lines, destination_of(g, ids[choice]),
@@ -114,16 +116,13 @@ class Combiner {
     }
     group.sync();
     combine_row(group, call_.math.dtype, columns, g.top_k,
-                call_.y_row(next_) + std::int64_t{first_column} * g.element_bytes,
+                call_.y_row(token) + std::int64_t{first_column} * g.element_bytes,
                 [&](int choice) -> const void* {
                   return ids[choice] >= 0 ? call_.lined_segment(index_, choice) : nullptr;
                 },
                 [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
     group.sync();
-    if (++down_tile_ == g.num_down_tiles()) {
-      down_tile_ = 0;
-      next_ += call_.roster.num_dispatchers;
-    }
+    next_ += call_.roster.num_dispatchers;
     return Step::advanced;
   }
 
@@ -131,7 +130,8 @@ class Combiner {
   int index_;
   std::int64_t wave_ = 0;
   std::int64_t next_;
-  int down_tile_ = 0;
+  bool placed_seen_ = false;      ///< the wave's result targets are known
+  std::int64_t block_seen_ = -1;  ///< token block whose results are complete
   Wait wait_;
 };
 

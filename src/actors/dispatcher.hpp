@@ -1,12 +1,13 @@
 // Dispatcher: announces the epoch, plans where this rank's tokens go, and pushes route lists and rows to the
 // experts' ranks. In lined form it also lands the rows that arrive as lines.
 //
-// A rank runs `roster.num_dispatchers` of them. In counted form each handles one chunk of every wave, in step with
-// the others: count | place | send lists, then rows. In lined form they need no step: ids go out first, and every
-// receiver works the lists out for itself.
+// A rank runs `roster.num_dispatchers` of them. In counted form the first few plan each wave together
+// (count | place), then all push their share of it (lists, rows, signals); no wave is planned before the one before
+// it is pushed. In lined form they need no step: ids go out first, and every receiver works the lists out for itself.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "actors/call.hpp"
 #include "actors/line_io.hpp"
@@ -27,6 +28,7 @@ class Dispatcher {
       case Phase::gate: return pass_gate(group);
       case Phase::count: return count(group);
       case Phase::place: return place(group);
+      case Phase::await_plan: return await_plan(group);
       case Phase::send_lists: return send_lists(group);
       case Phase::push_rows: return push_rows(group);
       case Phase::signal_rows: return signal_rows(group);
@@ -42,17 +44,21 @@ class Dispatcher {
 
  private:
   enum class Phase : std::uint8_t {
-    announce, gate, count, place, send_lists, push_rows, signal_rows,  // counted
-    send_ids, push_lines, land_lines,                                  // lined
+    announce,
+    gate, count, place, await_plan, send_lists, push_rows, signal_rows,  // counted
+    send_ids, push_lines, land_lines,                                    // lined
     done,
   };
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
-  FLASHMOE_HD std::uint64_t sequence() const { return call_.epoch_state().wave_sequence[call_.rank] + wave_; }
-  FLASHMOE_HD int ring_slot() const { return static_cast<int>(sequence() % geometry().wave_ring); }
-  /// Times all dispatchers must have joined a per-slot counter for the current wave.
-  FLASHMOE_HD std::uint64_t joined_target() const {
-    return static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (wave_ / geometry().wave_ring + 1);
+  FLASHMOE_HD std::uint64_t wave_number() const { return static_cast<std::uint64_t>(wave_); }
+  FLASHMOE_HD std::uint64_t sequence() const { return call_.epoch_state().wave_sequence[call_.rank] + wave_number(); }
+  FLASHMOE_HD int ring_slot() const { return static_cast<int>(sequence() % ring()); }
+  FLASHMOE_HD std::uint64_t ring() const { return static_cast<std::uint64_t>(geometry().wave_ring); }
+  FLASHMOE_HD int peer_at(int offset) const { return (call_.rank + offset) % geometry().num_ranks; }
+  /// What the planners' per-slot counters read when all have joined for the current wave.
+  FLASHMOE_HD std::uint64_t planners_joined() const {
+    return static_cast<std::uint64_t>(call_.roster.num_planners()) * (wave_number() / ring() + 1);
   }
   FLASHMOE_HD const std::int32_t* wave_ids() const {
     return call_.topk_ids + call_.wave_begin(wave_) * geometry().top_k;
@@ -60,8 +66,6 @@ class Dispatcher {
   FLASHMOE_HD const float* wave_weights() const {
     return call_.plan.list_weights ? call_.topk_weights + call_.wave_begin(wave_) * geometry().top_k : nullptr;
   }
-
-  FLASHMOE_HD std::uint32_t* slots_of(std::int64_t token) const { return call_.slot_map(index_, token - chunk_.begin); }
 
   FLASHMOE_HD Step waiting(SignalKind signal, int peer, std::uint64_t expected, std::uint64_t seen) {
     wait_ = {signal, peer, expected, seen};
@@ -71,12 +75,11 @@ class Dispatcher {
   /// A header to every rank: what this rank brings to the epoch.
   FLASHMOE_HD Step announce(const Group& group) {
     if (index_ == 0) {
-      std::uint64_t header[kHeaderWords] = {call_.epoch, call_.layer_id, call_.plan_hash,
-                                 static_cast<std::uint64_t>(call_.num_tokens),
-                                 static_cast<std::uint64_t>(call_.own_waves()), call_.generation};
-      for (int peer = 0; peer < geometry().num_ranks; ++peer) {
-        if (peer == call_.rank) continue;
-        fabric_.put_lines(group, peer, call_.heap.header(call_.rank, call_.epoch), header, kHeaderWords,
+      const std::uint64_t header[kHeaderWords] = {call_.epoch, call_.layer_id, call_.plan_hash,
+                                                  static_cast<std::uint64_t>(call_.num_tokens),
+                                                  static_cast<std::uint64_t>(call_.own_waves()), call_.generation};
+      for (int offset = 1; offset < geometry().num_ranks; ++offset) {
+        fabric_.put_lines(group, peer_at(offset), call_.heap.header(call_.rank, call_.epoch), header, kHeaderWords,
                           line_tag(call_.generation, call_.epoch));
       }
     }
@@ -84,26 +87,36 @@ class Dispatcher {
     return Step::advanced;
   }
 
-  // ---- counted form --------------------------------------------------------------------------------------------
+  // ---- counted form: plan --------------------------------------------------------------------------------------
 
-  /// The ring slot is free when every receiver has retired, and this rank combined, the wave that used it before.
+  /// The ring slot is free when every receiver has retired, and this rank combined, the wave that used it before;
+  /// the planning scratch, when all dispatchers have pushed the wave before this one.
   FLASHMOE_HD Step pass_gate(const Group& group) {
     if (wave_ == call_.own_waves()) {
       phase_ = Phase::done;
       return Step::finished;
     }
+    if (index_ >= call_.roster.num_planners()) {
+      phase_ = Phase::await_plan;
+      return Step::advanced;
+    }
     const int slot = ring_slot();
-    const std::uint64_t retired_before = sequence() / geometry().wave_ring;
+    const std::uint64_t retired_before = sequence() / ring();
     for (int peer = 0; peer < geometry().num_ranks; ++peer) {
       const std::uint64_t seen =
           observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, slot)));
       if (seen < retired_before) return waiting(SignalKind::consumed, peer, retired_before, seen);
     }
-    const std::uint64_t combined_before = wave_ / geometry().wave_ring * geometry().wave_tokens;
+    const std::uint64_t combined_before =
+        wave_number() / ring() * static_cast<std::uint64_t>(geometry().wave_tokens);
     const std::uint64_t combined = observe<Scope::device>(&call_.counters().combined[slot]);
     if (combined < combined_before) return waiting(SignalKind::combined, call_.rank, combined_before, combined);
+    const std::uint64_t pushed_before =
+        wave_number() * static_cast<std::uint64_t>(call_.roster.num_dispatchers);
+    const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
+    if (pushed < pushed_before) return waiting(SignalKind::pushed, call_.rank, pushed_before, pushed);
     group.sync();
-    chunk_ = chunk_of(geometry(), call_.wave_size(wave_), call_.roster.num_dispatchers, index_);
+    chunk_ = chunk_of(geometry(), call_.wave_size(wave_), call_.roster.num_planners(), index_);
     phase_ = Phase::count;
     return Step::advanced;
   }
@@ -112,20 +125,20 @@ class Dispatcher {
     const std::int64_t wrong = find_wrong_id(group, geometry(), wave_ids(), chunk_);
     if (wrong >= 0) return fail_wrong_id(wrong);
     count_chunk(group, geometry(), wave_ids(), chunk_, call_.chunk_counts(index_),
-                [this](std::int64_t token) { return slots_of(token); });
-    count_expected_results(group);
+                [this](std::int64_t token) { return call_.slot_map(token); });
+    raise_result_targets(group);
     group.sync();
     if (group.leader()) join(&call_.counters().planned[ring_slot()], std::uint64_t{1});
     phase_ = Phase::place;
     return Step::advanced;
   }
 
-  /// Result cells every rank will return for each token block of the chunk.
-  FLASHMOE_HD void count_expected_results(const Group& group) {
+  /// Adds to the result targets the cells that every rank will return for each token block of the chunk.
+  FLASHMOE_HD void raise_result_targets(const Group& group) {
     const Geometry& g = geometry();
     const std::int32_t* ids = wave_ids();
     for (std::int64_t begin = chunk_.begin; begin < chunk_.end; begin += g.token_block) {
-      std::uint32_t* expected = call_.expected_results(ring_slot(), begin / g.token_block);
+      std::uint64_t* targets = call_.result_targets(ring_slot(), begin / g.token_block);
       const std::int64_t end = begin + g.token_block < chunk_.end ? begin + g.token_block : chunk_.end;
       for (int peer = 0; peer < g.num_ranks; ++peer) {
         std::uint32_t cells = 0;
@@ -137,43 +150,37 @@ class Dispatcher {
           cells += call_.pre_reduced() ? (routes > 0 ? 1u : 0u) : routes;
         }
         const std::uint32_t total = group.scan(cells).total;
-        if (group.leader()) expected[peer] = total;
+        if (group.leader()) targets[peer] += total;
       }
     }
   }
 
-  /// With all chunks counted, every dispatcher knows where its routes lie in every image.
+  /// With all chunks counted, every planner knows where its routes lie in every image.
   FLASHMOE_HD Step place(const Group& group) {
     const Geometry& g = geometry();
     const std::uint64_t planned = observe<Scope::device>(&call_.counters().planned[ring_slot()]);
-    if (planned < joined_target()) return waiting(SignalKind::planned, call_.rank, joined_target(), planned);
+    if (planned < planners_joined()) return waiting(SignalKind::planned, call_.rank, planners_joined(), planned);
     group.sync();
 
-    std::uint32_t* cursors = call_.chunk_cursors(index_);
-    std::uint32_t* experts = cursors + g.num_ranks;
+    std::uint32_t* entries = call_.chunk_cursors(index_);
+    std::uint32_t* cursors = entries + g.num_ranks;
     for (int destination = 0; destination < g.num_ranks; ++destination) {
-      const std::uint32_t entries = set_cursors(group, destination, experts);
-      if (group.leader()) cursors[destination] = entries;
-      if (index_ == 0) write_own_head(group, destination);
+      const std::uint32_t total = set_cursors(group, destination, cursors);
+      if (group.leader()) entries[destination] = total;
+      if (destination % call_.roster.num_planners() == index_) write_own_head(group, destination);
     }
     group.sync();
     rebase_slots(group);
     place_routes(
-        group, g, {.ids = wave_ids(), .weights = wave_weights(), .tokens = chunk_}, experts,
+        group, g, {.ids = wave_ids(), .weights = wave_weights(), .tokens = chunk_}, cursors,
         [this](int destination) { return call_.own_image(destination, ring_slot()); },
-        [cursors](int destination) { return cursors[destination]; },
+        [entries](int destination) { return entries[destination]; },
         [this](std::int64_t token, int destination) {
-          return destination == call_.rank ? static_cast<std::uint32_t>(token) : slots_of(token)[destination];
+          return destination == call_.rank ? static_cast<std::uint32_t>(token) : call_.slot_map(token)[destination];
         });
     group.sync();
-    // From here on the other dispatchers may count their next chunk: keep what signal_rows needs of their counts.
-    for (int peer = group.index(); peer < g.num_ranks; peer += group.size()) {
-      cursors[peer] = counted_before(index_, peer);
-    }
-    group.sync();
     if (group.leader()) join(&call_.counters().placed[ring_slot()], std::uint64_t{1});
-    peer_offset_ = 1;
-    phase_ = Phase::send_lists;
+    phase_ = Phase::await_plan;
     return Step::advanced;
   }
 
@@ -184,18 +191,17 @@ class Dispatcher {
     return sum;
   }
 
-  /// Sets this dispatcher's first entry of every expert of `destination`; returns the image's entries.
-  FLASHMOE_HD std::uint32_t set_cursors(const Group& group, int destination, std::uint32_t* experts) {
+  /// Sets this planner's first entry of every expert of `destination`; returns the image's entries.
+  FLASHMOE_HD std::uint32_t set_cursors(const Group& group, int destination, std::uint32_t* cursors) {
     const Geometry& g = geometry();
     std::uint32_t total = 0;
     for (int base = 0; base < g.num_local_experts; base += group.size()) {
       const int local_expert = base + group.index();
       const int expert = destination * g.num_local_experts + local_expert;
       const bool valid = local_expert < g.num_local_experts;
-      const std::uint32_t count =
-          valid ? counted_before(call_.roster.num_dispatchers, g.num_ranks + expert) : 0;
+      const std::uint32_t count = valid ? counted_before(call_.roster.num_planners(), g.num_ranks + expert) : 0;
       const Scan scan = group.scan(count);
-      if (valid) experts[expert] = total + scan.before + counted_before(index_, g.num_ranks + expert);
+      if (valid) cursors[expert] = total + scan.before + counted_before(index_, g.num_ranks + expert);
       total += scan.total;
     }
     return total;
@@ -203,7 +209,7 @@ class Dispatcher {
 
   FLASHMOE_HD void write_own_head(const Group& group, int destination) {
     const Geometry& g = geometry();
-    const int all = call_.roster.num_dispatchers;
+    const int all = call_.roster.num_planners();
     const std::uint32_t num_slots = destination == call_.rank ? static_cast<std::uint32_t>(call_.wave_size(wave_))
                                                               : counted_before(all, destination);
     write_image_head(
@@ -219,72 +225,95 @@ class Dispatcher {
     for (int destination = 0; destination < geometry().num_ranks; ++destination) {
       const std::uint32_t first = counted_before(index_, destination);
       for (std::int64_t token = chunk_.begin + group.index(); token < chunk_.end; token += group.size()) {
-        slots_of(token)[destination] += first;
+        call_.slot_map(token)[destination] += first;
       }
     }
     group.sync();
   }
 
+  // ---- counted form: push --------------------------------------------------------------------------------------
+
+  FLASHMOE_HD Step await_plan(const Group& group) {
+    const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[ring_slot()]);
+    if (placed < planners_joined()) return waiting(SignalKind::placed, call_.rank, planners_joined(), placed);
+    group.sync();
+    tokens_ = share_of(call_.wave_size(wave_), call_.roster.num_dispatchers, index_);
+    for (int peer = group.index(); peer < geometry().num_ranks; peer += group.size()) {
+      call_.pushed_rows(index_)[peer] = {0, 0};
+    }
+    group.sync();
+    peer_offset_ = 1;
+    phase_ = Phase::send_lists;
+    return Step::advanced;
+  }
+
   /// Lists go first, before bulk rows can queue in front of them: this dispatcher's share of every image's lines.
   FLASHMOE_HD Step send_lists(const Group& group) {
-    const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[ring_slot()]);
-    if (placed < joined_target()) return waiting(SignalKind::placed, call_.rank, joined_target(), placed);
-    group.sync();
-    if (peer_offset_ == geometry().num_ranks) {
-      token_ = chunk_.begin;
+    if (peer_offset_ >= geometry().num_ranks) {
       phase_ = Phase::push_rows;
       return Step::advanced;
     }
-    const int peer = (call_.rank + peer_offset_++) % geometry().num_ranks;
+    const int peer = peer_at(peer_offset_++);
     const RouteImage image = call_.own_image(peer, ring_slot());
     const std::int64_t words =
         RouteImage::num_words(image.num_local_experts, image.num_entries(), call_.plan.list_weights);
-    const std::int64_t lines = num_lines(words);
-    const std::int64_t first = lines * index_ / call_.roster.num_dispatchers * Line::kDataWords;
-    const std::int64_t end_line = lines * (index_ + 1) / call_.roster.num_dispatchers;
-    const std::int64_t end = end_line == lines ? words : end_line * Line::kDataWords;
-    if (first < end) {
-      fabric_.put_lines(group, peer,
-                        call_.heap.list(call_.rank, ring_slot()) + first / Line::kDataWords * sizeof(Line),
-                        image.words + first, end - first, line_tag(call_.generation, sequence()));
-    }
+    put_share(group, peer, call_.heap.list(call_.rank, ring_slot()), image.words, words,
+              line_tag(call_.generation, sequence()));
     return Step::advanced;
+  }
+
+  /// This dispatcher's share of `words` as lines to one peer.
+  FLASHMOE_HD void put_share(const Group& group, int peer, std::size_t offset, const std::uint64_t* words,
+                             std::int64_t num_words, std::uint64_t tag) {
+    const TokenRange lines = share_of(num_lines(num_words), call_.roster.num_dispatchers, index_);
+    const std::int64_t first = lines.begin * Line::kDataWords;
+    const std::int64_t end = lines.end * Line::kDataWords < num_words ? lines.end * Line::kDataWords : num_words;
+    if (first >= end) return;
+    fabric_.put_lines(group, peer, offset + static_cast<std::size_t>(lines.begin) * sizeof(Line), words + first,
+                      end - first, tag);
   }
 
   /// One token to every other rank that has one of its experts.
   FLASHMOE_HD Step push_rows(const Group& group) {
     const Geometry& g = geometry();
-    if (token_ == chunk_.end) {
+    if (tokens_.size() == 0) {
+      group.sync();
       peer_offset_ = 1;
       phase_ = Phase::signal_rows;
       return Step::advanced;
     }
+    const std::int64_t token = tokens_.begin++;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int peer = (call_.rank + offset) % g.num_ranks;
-      if (!goes_to(g, wave_ids() + token_ * g.top_k, peer)) continue;
-      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot(), slots_of(token_)[peer]),
-                      call_.x_row(call_.wave_begin(wave_) + token_), g.row_bytes());
+      const int peer = peer_at(offset);
+      if (!goes_to(g, wave_ids() + token * g.top_k, peer)) continue;
+      const std::uint32_t slot = call_.slot_map(token)[peer];
+      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot(), slot),
+                      call_.x_row(call_.wave_begin(wave_) + token), g.row_bytes());
+      if (group.leader()) {
+        PushedRows& rows = call_.pushed_rows(index_)[peer];
+        if (rows.count++ == 0) rows.first = slot;
+      }
     }
-    ++token_;
     return Step::advanced;
   }
 
   /// Tells every receiver how many rows of each of its slot blocks this dispatcher has pushed.
   FLASHMOE_HD Step signal_rows(const Group& group) {
     const Geometry& g = geometry();
-    if (peer_offset_ == g.num_ranks) {
+    if (peer_offset_ >= g.num_ranks) {
+      group.sync();
+      if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});
       ++wave_;
       phase_ = Phase::gate;
       return Step::advanced;
     }
-    group.sync();
-    const int peer = (call_.rank + peer_offset_++) % g.num_ranks;
-    const std::uint32_t begin = call_.chunk_cursors(index_)[peer];
-    const std::uint32_t end = begin + call_.chunk_counts(index_)[peer];
+    const int peer = peer_at(peer_offset_++);
+    const PushedRows rows = call_.pushed_rows(index_)[peer];
+    const std::uint32_t end = rows.first + rows.count;
     const std::uint32_t block_slots = static_cast<std::uint32_t>(g.slot_block);
-    for (std::uint32_t block = begin / block_slots + static_cast<std::uint32_t>(group.index());
+    for (std::uint32_t block = rows.first / block_slots + static_cast<std::uint32_t>(group.index());
          block * block_slots < end; block += static_cast<std::uint32_t>(group.size())) {
-      const std::uint32_t low = block * block_slots > begin ? block * block_slots : begin;
+      const std::uint32_t low = block * block_slots > rows.first ? block * block_slots : rows.first;
       const std::uint32_t high = (block + 1) * block_slots < end ? (block + 1) * block_slots : end;
       if (low < high) {
         fabric_.signal(peer, call_.heap.arrival(call_.rank, ring_slot(), static_cast<int>(block)), high - low);
@@ -298,27 +327,23 @@ class Dispatcher {
   /// This dispatcher's share of the ids (and weights), packed two a word, to every rank.
   FLASHMOE_HD Step send_ids(const Group& group) {
     const Geometry& g = geometry();
-    chunk_ = chunk_of(g, call_.num_tokens, call_.roster.num_dispatchers, index_);
-    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, chunk_);
+    tokens_ = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
+    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens_);
     if (wrong >= 0) return fail_wrong_id(wrong);
     const std::int64_t routes = call_.num_tokens * g.top_k;
     const std::int64_t id_words = lined_id_words(g, call_.num_tokens, false);
     const std::int64_t words = lined_id_words(g, call_.num_tokens, call_.plan.list_weights);
-    const std::int64_t lines = num_lines(words);
-    const std::int64_t first = lines * index_ / call_.roster.num_dispatchers * Line::kDataWords;
-    const std::int64_t end_line = lines * (index_ + 1) / call_.roster.num_dispatchers;
-    const std::int64_t end = end_line == lines ? words : end_line * Line::kDataWords;
+    const TokenRange lines = share_of(num_lines(words), call_.roster.num_dispatchers, index_);
+    const std::int64_t end = lines.end * Line::kDataWords < words ? lines.end * Line::kDataWords : words;
     std::uint64_t* packed = call_.lined_ids(call_.rank);
-    for (std::int64_t word = first + group.index(); word < end; word += group.size()) {
+    for (std::int64_t word = lines.begin * Line::kDataWords + group.index(); word < end; word += group.size()) {
       packed[word] = word < id_words ? pack_pair(call_.topk_ids, 2 * word, routes)
                                      : pack_pair(call_.topk_weights, 2 * (word - id_words), routes);
     }
     group.sync();
-    for (int offset = 1; first < end && offset < g.num_ranks; ++offset) {
-      const int peer = (call_.rank + offset) % g.num_ranks;
-      fabric_.put_lines(group, peer,
-                        call_.heap.lined_ids(call_.rank, call_.epoch) + first / Line::kDataWords * sizeof(Line),
-                        packed + first, end - first, line_tag(call_.generation, call_.epoch));
+    for (int offset = 1; offset < g.num_ranks; ++offset) {
+      put_share(group, peer_at(offset), call_.heap.lined_ids(call_.rank, call_.epoch), packed, words,
+                line_tag(call_.generation, call_.epoch));
     }
     begin_lined_rows(group);
     return Step::advanced;
@@ -334,40 +359,42 @@ class Dispatcher {
     return low | (std::uint64_t{high} << 32);
   }
 
-  /// Slots on every rank, counted over the tokens before the chunk.
+  /// Next slot on every rank, counted over the tokens before this dispatcher's.
   FLASHMOE_HD void begin_lined_rows(const Group& group) {
     const Geometry& g = geometry();
-    std::uint32_t* slots = call_.chunk_counts(index_);
-    for (int destination = group.index(); destination < g.num_ranks; destination += group.size()) {
-      slots[destination] = 0;
-      for (std::int64_t token = 0; token < chunk_.begin; ++token) {
-        slots[destination] += goes_to(g, call_.topk_ids + token * g.top_k, destination) ? 1u : 0u;
+    for (int destination = 0; destination < g.num_ranks; ++destination) {
+      std::uint32_t slots = 0;
+      for (std::int64_t base = 0; base < tokens_.begin; base += group.size()) {
+        const std::int64_t token = base + group.index();
+        const bool goes = token < tokens_.begin && goes_to(g, call_.topk_ids + token * g.top_k, destination);
+        slots += group.scan(goes ? 1u : 0u).total;
       }
-      call_.lined_cursors(index_)[destination] = static_cast<std::uint32_t>(index_);
+      if (group.leader()) {
+        call_.pushed_rows(index_)[destination] = {slots, 0};
+        call_.lined_cursors(index_)[destination] = static_cast<std::uint32_t>(index_);
+      }
     }
     group.sync();
-    token_ = chunk_.begin;
     phase_ = Phase::push_lines;
   }
 
   FLASHMOE_HD Step push_lines(const Group& group) {
     const Geometry& g = geometry();
-    if (token_ == chunk_.end) {
+    if (tokens_.size() == 0) {
       phase_ = Phase::land_lines;
       return Step::advanced;
     }
-    std::uint32_t* slots = call_.chunk_counts(index_);
+    const std::int64_t token = tokens_.begin++;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int peer = (call_.rank + offset) % g.num_ranks;
-      if (!goes_to(g, call_.topk_ids + token_ * g.top_k, peer)) continue;
-      const std::uint32_t slot = slots[peer];
-      fabric_.put_row_lines(group, peer, call_.heap.lined_row(call_.rank, call_.epoch, slot), call_.x_row(token_),
-                            g.row_words(), line_tag(call_.generation, call_.epoch));
+      const int peer = peer_at(offset);
+      if (!goes_to(g, call_.topk_ids + token * g.top_k, peer)) continue;
+      PushedRows& rows = call_.pushed_rows(index_)[peer];
+      fabric_.put_row_lines(group, peer, call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count),
+                            call_.x_row(token), g.row_words(), line_tag(call_.generation, call_.epoch));
       group.sync();
-      if (group.leader()) slots[peer] = slot + 1;
+      if (group.leader()) ++rows.count;
       group.sync();
     }
-    ++token_;
     return Step::advanced;
   }
 
@@ -378,9 +405,8 @@ class Dispatcher {
     bool advanced = false;
     bool missing = false;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int source = (call_.rank + offset) % g.num_ranks;
-      const std::uint64_t ready = observe<Scope::device>(call_.lined_ready(source));
-      if (ready == 0) {
+      const int source = peer_at(offset);
+      if (observe<Scope::device>(call_.lined_ready(source)) == 0) {
         note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});
         continue;
       }
@@ -403,19 +429,8 @@ class Dispatcher {
     }
     if (advanced) return Step::advanced;
     if (missing) return Step::idle;
-    if (!all_landed()) return Step::advanced;
     phase_ = Phase::done;
     return Step::finished;
-  }
-
-  FLASHMOE_HD bool all_landed() const {
-    for (int source = 0; source < geometry().num_ranks; ++source) {
-      if (source != call_.rank &&
-          call_.lined_cursors(index_)[source] < call_.image(call_.wave_slot(source, 0)).num_slots()) {
-        return false;
-      }
-    }
-    return true;
   }
 
   FLASHMOE_HD void note_missing(bool& missing, const Wait& wait) {
@@ -435,8 +450,8 @@ class Dispatcher {
   int index_;
   Phase phase_ = Phase::announce;
   std::int64_t wave_ = 0;
-  TokenRange chunk_;
-  std::int64_t token_ = 0;
+  TokenRange chunk_;   ///< planned here, of the wave
+  TokenRange tokens_;  ///< left to push here, of the wave
   int peer_offset_ = 0;
   Wait wait_;
 };

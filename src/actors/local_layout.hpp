@@ -18,12 +18,19 @@ struct Roster {
   int num_dispatchers = 1;  ///< each with a combiner beside it
   int num_processors = 1;
   bool operator==(const Roster&) const = default;
+
+  /// Dispatchers that plan: each plans a chunk of every wave and sums the counts of all chunks, so few are faster.
+  static constexpr int kMostPlanners = 32;
+  FLASHMOE_HD constexpr int num_planners() const {
+    return num_dispatchers < kMostPlanners ? num_dispatchers : kMostPlanners;
+  }
 };
 
 /// Counters of one epoch. The last actor out clears them; no peer ever touches them.
 struct EpochCounters {
-  std::uint64_t planned[Limits::wave_ring];   ///< dispatchers that counted their chunk of the slot's own waves
-  std::uint64_t placed[Limits::wave_ring];    ///< dispatchers that placed it
+  std::uint64_t planned[Limits::wave_ring];   ///< planners that counted their chunk of the slot's own waves
+  std::uint64_t placed[Limits::wave_ring];    ///< planners that placed it
+  std::uint64_t pushed;                       ///< dispatchers that pushed their share of a wave, over all own waves
   std::uint64_t combined[Limits::wave_ring];  ///< tokens combined of the slot's own waves
   std::uint64_t landed_version;               ///< times the subscriber made rows available
   std::uint64_t closed_waves;                 ///< waves of which every source's rows have landed; all ones: all
@@ -59,6 +66,12 @@ struct WaveSlot {
   std::uint64_t reduced;      ///< slots reduced (pre_reduced)
 };
 
+/// Slots [first, first + count) of one peer that a dispatcher has filled.
+struct PushedRows {
+  std::uint32_t first;
+  std::uint32_t count;
+};
+
 struct LocalLayout {
   Geometry geometry;
   Roster roster;
@@ -72,11 +85,11 @@ struct LocalLayout {
   std::size_t source_states = 0;     // [num_ranks] SourceState
   std::size_t wave_slots = 0;        // [num_ranks][wave_ring] WaveSlot
   std::size_t arrived_base = 0;      // [num_ranks][wave_ring][slot_blocks] u64
-  std::size_t result_base = 0;       // [num_ranks][wave_ring][token_blocks] u64
-  std::size_t expected_results = 0;  // [wave_ring][token_blocks][num_ranks] u32
-  std::size_t chunk_counts = 0;      // [num_dispatchers][num_ranks + num_experts] u32
-  std::size_t chunk_cursors = 0;     // [num_dispatchers][num_ranks + num_experts] u32
-  std::size_t slot_map = 0;          // [num_dispatchers][max_chunk_tokens][num_ranks] u32
+  std::size_t result_targets = 0;    // [wave_ring][token_blocks][num_ranks] u64
+  std::size_t chunk_counts = 0;      // [num_planners][num_ranks + num_experts] u32
+  std::size_t chunk_cursors = 0;     // [num_planners][num_ranks + num_experts] u32
+  std::size_t slot_map = 0;          // [slot_tokens][num_ranks] u32
+  std::size_t pushed_rows = 0;       // [num_dispatchers][num_ranks] PushedRows
   std::size_t own_images = 0;        // [num_ranks][max_image_words] u64, indexed by destination
   std::size_t images = 0;            // [num_ranks][wave_ring][max_image_words] u64
   std::size_t expert_offsets = 0;    // [num_ranks][wave_ring][num_local_experts + 1] u32
@@ -109,11 +122,6 @@ FLASHMOE_HD constexpr int lined_slot_blocks(const Geometry& g) {
 }
 FLASHMOE_HD constexpr std::int64_t segment_words(const Geometry& g) {
   return (std::int64_t{g.tile.down_columns} * g.element_bytes + 7) / 8;
-}
-/// Most tokens of a wave that one dispatcher plans: chunks hold whole token blocks.
-FLASHMOE_HD constexpr std::int64_t max_chunk_tokens(const Geometry& g, int num_dispatchers) {
-  const std::int64_t blocks = (g.slot_tokens() + g.token_block - 1) / g.token_block;
-  return (blocks + num_dispatchers - 1) / num_dispatchers * g.token_block;
 }
 /// Accumulators are fp32, or fp64 for fp64 layers.
 FLASHMOE_HD constexpr int accumulator_bytes(const Geometry& g) { return g.element_bytes == 8 ? 8 : 4; }
@@ -149,11 +157,11 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.source_states = take(g.num_ranks, sizeof(SourceState));
   layout.wave_slots = take(waves, sizeof(WaveSlot));
   layout.arrived_base = take(waves * g.num_slot_blocks(), 8);
-  layout.result_base = take(waves * g.num_token_blocks(), 8);
-  layout.expected_results = take(std::int64_t{g.wave_ring} * g.num_token_blocks() * g.num_ranks, 4);
-  layout.chunk_counts = take(roster.num_dispatchers * keys, 4);
-  layout.chunk_cursors = take(roster.num_dispatchers * keys, 4);
-  layout.slot_map = take(roster.num_dispatchers * max_chunk_tokens(g, roster.num_dispatchers) * g.num_ranks, 4);
+  layout.result_targets = take(waves * g.num_token_blocks(), 8);
+  layout.chunk_counts = take(roster.num_planners() * keys, 4);
+  layout.chunk_cursors = take(roster.num_planners() * keys, 4);
+  layout.slot_map = take(slots * g.num_ranks, 4);
+  layout.pushed_rows = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, sizeof(PushedRows));
   layout.own_images = take(g.num_ranks * max_image_words(g), 8);
   layout.images = take(waves * max_image_words(g), 8);
   layout.expert_offsets = take(waves * (g.num_local_experts + 1), 4);

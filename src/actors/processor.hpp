@@ -66,7 +66,7 @@ class Processor {
   }
 
   FLASHMOE_HD Step publish_more(const Group& group) {
-    if (!group.broadcast(group.leader() && publication_.advance(call_.ready_ring()))) {
+    if (!publication_.advance(group, call_.ready_ring())) {
       wait_ = {SignalKind::task, call_.rank, 0, 0};
       return Step::idle;
     }
@@ -75,7 +75,7 @@ class Processor {
   }
 
   FLASHMOE_HD void begin_publication(const Group& group, const Task& first, std::uint32_t count, Phase next) {
-    if (group.leader()) publication_.begin(call_.ready_ring(), first, count);
+    publication_.begin(group, call_.ready_ring(), first, count);
     after_publish_ = next;
     phase_ = Phase::publish;
   }
@@ -212,7 +212,7 @@ class Processor {
   Phase after_publish_ = Phase::claim;
   std::uint64_t ticket_ = 0;
   Task task_;
-  Publication publication_;  ///< the leader's
+  Publication publication_;
   std::uint32_t segment_ = 0;
   Wait wait_;
 };

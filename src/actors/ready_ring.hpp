@@ -66,30 +66,43 @@ class ReadyRing {
   std::uint32_t capacity_;
 };
 
-/// Tasks `make(0) .. make(count - 1)` on their way into the ring. advance() never blocks; the owner calls it from
-/// step() until done, so a full ring delays only the publisher. Progress: a cell stays full only while a processor
-/// holds its ticket, and reading a published cell waits for nobody.
+/// Consecutive tasks on their way into the ring, one ticket a thread of the group. advance() never blocks; the owner
+/// calls it from step() until it returns true, so a full ring delays only the publisher. Progress: a cell stays full
+/// only while a processor holds its ticket, and reading a published cell waits for nobody.
 class Publication {
  public:
-  FLASHMOE_HD void begin(const ReadyRing& ring, const Task& first, std::uint32_t count) {
-    task_ = first;
-    next_ = ring.reserve(count);
-    end_ = next_ + count;
+  /// `count` tasks like `first`, their tiles counting up from its own.
+  template <class Group>
+  FLASHMOE_HD void begin(const Group& group, const ReadyRing& ring, const Task& first, std::uint32_t count) {
+    first_ = first;
+    begin_ = group.broadcast(group.leader() ? ring.reserve(count) : 0);
+    next_ = begin_;
+    end_ = begin_ + count;
+    mine_filled_ = false;
   }
 
-  /// Publishes tasks, `tile` counting up from the first one's; true when all are out.
-  FLASHMOE_HD bool advance(const ReadyRing& ring) {
-    while (next_ != end_ && ring.try_fill(next_, task_)) {
-      ++task_.tile;
-      ++next_;
+  /// Publishes what fits now; true when all tasks are out.
+  template <class Group>
+  FLASHMOE_HD bool advance(const Group& group, const ReadyRing& ring) {
+    for (; next_ < end_; next_ += static_cast<std::uint64_t>(group.size())) {
+      const std::uint64_t ticket = next_ + static_cast<std::uint64_t>(group.index());
+      if (ticket < end_ && !mine_filled_) {
+        Task task = first_;
+        task.tile += static_cast<std::uint32_t>(ticket - begin_);
+        mine_filled_ = ring.try_fill(ticket, task);
+      }
+      if (!group.all(ticket >= end_ || mine_filled_)) return false;
+      mine_filled_ = false;
     }
-    return next_ == end_;
+    return true;
   }
 
  private:
-  Task task_;
+  Task first_;
+  std::uint64_t begin_ = 0;
   std::uint64_t next_ = 0;
   std::uint64_t end_ = 0;
+  bool mine_filled_ = false;
 };
 
 }  // namespace flashmoe

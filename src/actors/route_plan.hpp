@@ -17,7 +17,7 @@ struct TokenRange {
   FLASHMOE_HD std::int64_t size() const { return end - begin; }
 };
 
-/// The chunk of a wave that one of `num_chunks` workers handles; chunks hold whole token blocks.
+/// The chunk of a wave that one of `num_chunks` planners handles; chunks hold whole token blocks.
 FLASHMOE_HD inline TokenRange chunk_of(const Geometry& g, std::int64_t wave_tokens, int num_chunks, int chunk) {
   const std::int64_t blocks = (wave_tokens + g.token_block - 1) / g.token_block;
   const std::int64_t chunk_tokens = (blocks + num_chunks - 1) / num_chunks * g.token_block;
@@ -26,7 +26,12 @@ FLASHMOE_HD inline TokenRange chunk_of(const Geometry& g, std::int64_t wave_toke
   return {begin < wave_tokens ? begin : wave_tokens, end < wave_tokens ? end : wave_tokens};
 }
 
-/// Expert of a route, or -1 where it is masked.
+/// The share of `count` items that one of `num_parts` workers handles, in order and as even as can be.
+FLASHMOE_HD inline TokenRange share_of(std::int64_t count, int num_parts, int part) {
+  return {count * part / num_parts, count * (part + 1) / num_parts};
+}
+
+/// Rank of a route's expert, or -1 where the route is masked.
 FLASHMOE_HD inline int destination_of(const Geometry& g, std::int32_t expert) {
   return expert < 0 ? -1 : expert / g.num_local_experts;
 }

@@ -44,8 +44,14 @@ class Scheduler {
   }
 
   FLASHMOE_HD Step publish_more(const Group& group) {
-    publishing_ = !group.broadcast(group.leader() && publication_.advance(call_.ready_ring()));
+    publishing_ = !publication_.advance(group, call_.ready_ring());
     return publishing_ ? waiting(SignalKind::task, 0, 0) : Step::advanced;
+  }
+
+  FLASHMOE_HD Step begin_publication(const Group& group, const Task& first, int count) {
+    publication_.begin(group, call_.ready_ring(), first, static_cast<std::uint32_t>(count));
+    publishing_ = true;
+    return Step::advanced;
   }
 
   /// New rows or newly closed waves start a pass over the experts. `closed` is read before the rows it speaks of.
@@ -64,27 +70,36 @@ class Scheduler {
   FLASHMOE_HD void start_pass(bool flushing) {
     cutting_ = true;
     flushing_ = flushing;
-    expert_ = 0;
-    experts_left_ = geometry().num_local_experts;
+    first_expert_ = 0;
+    looked_ = false;
     idle_steps_ = 0;
   }
 
   FLASHMOE_HD std::uint32_t pending_rows(int expert) const {
     std::uint32_t rows = 0;
     for (int slot = 0; slot < geometry().num_ranks * geometry().wave_ring; ++slot) {
-      rows += observe<Scope::device>(&call_.landed(slot)[expert]) - call_.taken(slot)[expert];
+      rows += peek(&call_.landed(slot)[expert]) - call_.taken(slot)[expert];
     }
     return rows;
   }
 
-  /// One m-block of the first expert that has one, or the end of the pass.
+  FLASHMOE_HD bool enough(std::uint32_t rows) const {
+    return rows >= static_cast<std::uint32_t>(geometry().tile.rows) || (flushing_ && rows > 0);
+  }
+
+  /// One m-block of the next expert that has one, or the end of the pass. Each thread of the group watches one expert.
   FLASHMOE_HD Step cut_next(const Group& group) {
-    const std::uint32_t full = static_cast<std::uint32_t>(geometry().tile.rows);
-    while (experts_left_ > 0) {
-      const std::uint32_t pending = pending_rows(expert_);
-      if (pending >= full || (flushing_ && pending > 0)) return cut(group, expert_);
-      ++expert_;
-      --experts_left_;
+    for (; first_expert_ < geometry().num_local_experts; first_expert_ += group.size()) {
+      const int expert = first_expert_ + group.index();
+      const bool mine = expert < geometry().num_local_experts;
+      if (!looked_) my_pending_ = mine ? pending_rows(expert) : 0;
+      looked_ = true;
+      const bool wanted = mine && enough(my_pending_);
+      if (group.any(wanted)) {
+        const Scan scan = group.scan(wanted ? 1u : 0u);
+        return cut(group, group.first(wanted && scan.before == 0, expert));
+      }
+      looked_ = false;
     }
     cutting_ = false;
     flushing_ = false;
@@ -98,42 +113,50 @@ class Scheduler {
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
     group.sync();
+    const std::uint32_t rows = take_rows(group, block, expert);
     if (group.leader()) {
       block.local_expert = static_cast<std::uint32_t>(expert);
+      block.num_rows = rows;
       block.free = 0;
       block.up_done = 0;
       block.down_done = 0;
-      take_rows(block, expert);
-      publication_.begin(call_.ready_ring(), {.kind = TaskKind::up, .index = index},
-                         static_cast<std::uint32_t>(geometry().num_up_tiles()));
     }
-    publishing_ = true;
+    if (expert == first_expert_ + group.index()) my_pending_ = my_pending_ > rows ? my_pending_ - rows : 0;
+    group.sync();
     ++num_cut_;
-    return Step::advanced;
+    return begin_publication(group, {.kind = TaskKind::up, .index = index}, geometry().num_up_tiles());
   }
 
-  /// Fills the block with landed rows, this rank's own first.
-  FLASHMOE_HD void take_rows(MBlock& block, int expert) {
+  /// Fills the block's segments with landed rows, this rank's own first; returns how many rows. Each thread of the
+  /// group looks at one wave slot.
+  FLASHMOE_HD std::uint32_t take_rows(const Group& group, MBlock& block, int expert) {
     const Geometry& g = geometry();
     const std::uint32_t most = static_cast<std::uint32_t>(g.tile.rows);
-    block.num_rows = 0;
-    block.num_segments = 0;
-    for (int offset = 0; offset < g.num_ranks; ++offset) {
-      const int source = (call_.rank + offset) % g.num_ranks;
-      for (int ring = 0; ring < g.wave_ring; ++ring) {
-        if (block.num_rows == most || block.num_segments == MBlock::kMaxSegments) return;
-        const int slot = call_.wave_slot(source, ring);
-        std::uint32_t& taken = call_.taken(slot)[expert];
-        const std::uint32_t available = observe<Scope::device>(&call_.landed(slot)[expert]) - taken;
-        const std::uint32_t room = most - block.num_rows;
-        const std::uint32_t rows = available < room ? available : room;
-        if (rows == 0) continue;
-        block.segments[block.num_segments++] = {static_cast<std::uint32_t>(slot),
-                                                call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert], rows};
-        taken += rows;
-        block.num_rows += rows;
+    std::uint32_t num_rows = 0;
+    std::uint32_t num_segments = 0;
+    for (int base = 0; base < g.num_ranks * g.wave_ring; base += group.size()) {
+      const int order = base + group.index();
+      const bool valid = order < g.num_ranks * g.wave_ring;
+      const int slot = (call_.rank * g.wave_ring + order) % (g.num_ranks * g.wave_ring);
+      const std::uint32_t taken = valid ? call_.taken(slot)[expert] : 0;
+      const std::uint32_t available = valid ? observe<Scope::device>(&call_.landed(slot)[expert]) - taken : 0;
+      const std::uint32_t before = num_rows + group.scan(available).before;
+      const std::uint32_t room = before < most ? most - before : 0;
+      std::uint32_t rows = available < room ? available : room;
+      const Scan used = group.scan(rows > 0 ? 1u : 0u);
+      const std::uint32_t segment = num_segments + used.before;
+      if (segment >= static_cast<std::uint32_t>(MBlock::kMaxSegments)) rows = 0;
+      if (rows > 0) {
+        block.segments[segment] = {static_cast<std::uint32_t>(slot),
+                                   call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert], rows};
+        call_.taken(slot)[expert] = taken + rows;
       }
+      num_rows += group.scan(rows).total;
+      num_segments += used.total;
     }
+    const auto limit = static_cast<std::uint32_t>(MBlock::kMaxSegments);
+    if (group.leader()) block.num_segments = num_segments < limit ? num_segments : limit;
+    return num_rows;
   }
 
   FLASHMOE_HD bool all_retired() const {
@@ -143,12 +166,7 @@ class Scheduler {
 
   FLASHMOE_HD Step publish_exits(const Group& group) {
     exiting_ = true;
-    if (group.leader()) {
-      publication_.begin(call_.ready_ring(), {.kind = TaskKind::exit},
-                         static_cast<std::uint32_t>(call_.roster.num_processors));
-    }
-    publishing_ = true;
-    return Step::advanced;
+    return begin_publication(group, {.kind = TaskKind::exit}, call_.roster.num_processors);
   }
 
   /// Nothing to cut. When nothing runs either, but rows wait for a fuller tile, stop waiting after a while.
@@ -162,13 +180,14 @@ class Scheduler {
   }
 
   const Call& call_;
-  Publication publication_;  ///< the leader's
+  Publication publication_;
   bool publishing_ = false;
   std::uint64_t closed_ = 0;
   std::uint64_t version_ = 0;
   std::uint64_t num_cut_ = 0;
-  int expert_ = 0;
-  int experts_left_ = 0;
+  int first_expert_ = 0;           ///< of the group's current round of the pass
+  std::uint32_t my_pending_ = 0;   ///< rows of this thread's expert
+  bool looked_ = false;            ///< my_pending_ is known
   int idle_steps_ = 0;
   bool cutting_ = false;
   bool flushing_ = false;

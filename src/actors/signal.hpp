@@ -25,6 +25,12 @@ FLASHMOE_HD inline T observe(const T* counter) {
   return detail::AtomicRef<scope, T>(*const_cast<T*>(counter)).load(cuda::memory_order_acquire);
 }
 
+/// Value of a counter of this rank as a hint only. Memory ordering: relaxed; observe it before relying on what it says.
+template <class T>
+FLASHMOE_HD inline T peek(const T* counter) {
+  return detail::AtomicRef<Scope::device, T>(*const_cast<T*>(counter)).load(cuda::memory_order_relaxed);
+}
+
 /// Adds to a counter.
 /// Memory ordering: release. Covers this thread's earlier writes and all that they were ordered after.
 template <Scope scope, class T>

@@ -38,6 +38,7 @@ enum class SignalKind : std::uint8_t {
   // Waits inside the rank.
   planned,
   placed,
+  pushed,
   combined,
   landed,
   task,
@@ -52,7 +53,7 @@ constexpr std::string_view to_string(Actor actor) {
 constexpr std::string_view to_string(SignalKind kind) {
   constexpr std::string_view names[] = {"rank_failed", "wrong_id", "wrong_layer",  "wrong_plan",   "header",  "ids",
                                         "list",      "arrival",      "row_lines",    "consumed", "result_count",
-                                        "result_lines", "planned",   "placed",       "combined", "landed",
+                                        "result_lines", "planned",   "placed",       "pushed",   "combined", "landed",
                                         "task",      "none"};
   return names[static_cast<int>(kind)];
 }

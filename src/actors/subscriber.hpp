@@ -116,7 +116,7 @@ class Subscriber {
 
   // ---- counted form --------------------------------------------------------------------------------------------
 
-  /// Lists: the rank's own when all dispatchers have placed it, a peer's line by line.
+  /// Lists: the rank's own when all planners have placed it, a peer's line by line.
   FLASHMOE_HD Outcome read_list(const Group& group, int source) {
     const Geometry& g = geometry();
     SourceState& state = call_.source_state(source);
@@ -125,7 +125,7 @@ class Subscriber {
     const RouteImage image = call_.image(call_.wave_slot(source, slot));
     if (source == call_.rank) {
       const std::uint64_t target =
-          static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (wave / g.wave_ring + 1);
+          static_cast<std::uint64_t>(call_.roster.num_planners()) * (wave / static_cast<std::uint64_t>(g.wave_ring) + 1);
       const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
       if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
       group.sync();
