@@ -15,18 +15,19 @@ help: ## this list
 	sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 	echo 'Variables: ARGS="verify --preset thesis --ranks 2 --tokens 32" (for run), PRESET=$(PRESET), PRESETS="cpu cuda" (for test)'
 
-run: build ## run the main job, or the program with ARGS="..."
+run: bootstrap ## run the main job, or the program with ARGS="..."
+	tools/build.sh $(PRESET) flashmoe_cli
 	build/$(PRESET)/cli/flashmoe $(ARGS)
 
 build: bootstrap ## build library and program
-	tools/build.sh $(PRESET) all
+	tools/build.sh $(PRESET) flashmoe flashmoe_cli
 
 test: bootstrap ## build and run every test: CPU, sanitizers, GPU code
 	tools/test.sh $(PRESETS)
 
 test-torch: ## compare with the transformers library, live (needs 1 GB for torch)
 	tools/bootstrap.sh torch
-	tools/build.sh $(PRESET) all
+	tools/build.sh $(PRESET) flashmoe_cli
 	tools/test_torch.sh
 
 bootstrap: ## install what is missing on this machine
