@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-/// Skips the calling test unless `count` GPUs of compute capability 8.0 or newer are usable; the reason is printed.
+/// Skips the calling test unless `count` GPUs are usable; the reason is printed.
 #define FLASHMOE_REQUIRE_GPUS(count)                                                                             \
   do {                                                                                                           \
     int num_devices = 0;                                                                                         \
