@@ -47,6 +47,9 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
                          "expert ids of this layer",
                          wait.expected / static_cast<std::uint64_t>(top_k), wait.expected % static_cast<std::uint64_t>(top_k),
                          stall.rank, static_cast<std::int64_t>(wait.seen), num_experts - 1);
+    case SignalKind::wrong_count:
+      return fmt::format("num_tokens of rank {} is {} in device memory, wanted 0..{}, the max_tokens of the call", stall.rank,
+                         static_cast<std::int64_t>(wait.seen), wait.expected);
     case SignalKind::wrong_layer:
       return fmt::format("rank {} called layer {} while rank {} called layer {}: every rank must call the layers of one "
                          "heap in the same order", stall.rank, wait.expected, wait.peer, wait.seen);
@@ -72,7 +75,8 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
 void throw_stall(const Stall& stall, double deadline_seconds, int top_k, int num_experts) {
   const std::string text = describe(stall, deadline_seconds, top_k, num_experts);
   switch (stall.wait.signal) {
-    case SignalKind::wrong_id: throw InvalidArgument(text);
+    case SignalKind::wrong_id:
+    case SignalKind::wrong_count: throw InvalidArgument(text);
     case SignalKind::rank_failed:
     case SignalKind::wrong_layer:
     case SignalKind::wrong_plan: throw FabricError(text);

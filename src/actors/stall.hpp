@@ -16,7 +16,7 @@ namespace flashmoe {
 inline constexpr int kStallWords = 5;
 
 /// The record as it crosses the fabric.
-inline void encode(const Stall& stall, std::uint64_t (&words)[kStallWords]) {
+FLASHMOE_HD inline void encode(const Stall& stall, std::uint64_t (&words)[kStallWords]) {
   words[0] = static_cast<std::uint64_t>(stall.rank);
   words[1] = static_cast<std::uint64_t>(stall.actor);
   words[2] = static_cast<std::uint64_t>(stall.wait.signal) |

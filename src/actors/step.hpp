@@ -24,6 +24,7 @@ enum class SignalKind : std::uint8_t {
   // Faults: seen at once, not waited for.
   rank_failed,   ///< the rank's own work failed (its exception says why)
   wrong_id,      ///< topk_ids[expected / top_k][expected % top_k] holds `seen`
+  wrong_count,   ///< the rank's token count in device memory is `seen`, more than max_tokens
   wrong_layer,   ///< a peer's header names another layer: expected ours, seen theirs
   wrong_plan,    ///< a peer's header names another plan
   // Waits on a peer.
@@ -51,7 +52,7 @@ constexpr std::string_view to_string(Actor actor) {
 }
 
 constexpr std::string_view to_string(SignalKind kind) {
-  constexpr std::string_view names[] = {"rank_failed", "wrong_id", "wrong_layer",  "wrong_plan",   "header",  "ids",
+  constexpr std::string_view names[] = {"rank_failed", "wrong_id", "wrong_count", "wrong_layer",  "wrong_plan",   "header",  "ids",
                                         "list",      "arrival",      "row_lines",    "consumed", "result_count",
                                         "result_lines", "planned",   "placed",       "pushed",   "combined", "landed",
                                         "task",      "none"};

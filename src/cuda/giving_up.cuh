@@ -1,0 +1,136 @@
+// How a rank's blocks stop: every wait has a deadline, one record says why, the last block out tells the peers.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/stall.hpp"
+#include "cuda/fabric.cuh"
+#include "cuda/groups.cuh"
+#include "cuda/kernel_args.hpp"
+
+namespace flashmoe::cuda_backend {
+
+__device__ inline std::uint64_t now_ns() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+}
+
+/// Tells an idle actor when to stop: its deadline has passed, another actor of the rank or another rank gave up.
+template <class Group>
+class Watch {
+ public:
+  __device__ Watch(const KernelArgs& args, const Call& call) : args_(args), call_(call) {}
+
+  __device__ void reset() { idle_steps_ = 0; }
+
+  /// Collective. Looks at the clock and the abort words every few steps, and backs off between them.
+  __device__ bool must_stop(const Group& group) {
+    if (idle_steps_ == 0) idle_since_ = now_ns();
+    if (++idle_steps_ % kStepsPerLook != 0) return false;
+    __nanosleep(20);
+    bool stop = false;
+    if (group.leader()) {
+      stop = now_ns() - idle_since_ > args_.deadline_ns || observe<Scope::device>(&args_.state->giving_up) != 0;
+    }
+    if (group.index() < call_.geometry().num_ranks && idle_steps_ % (16 * kStepsPerLook) == 0) {
+      stop = stop || observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.abort(group.index()))) != 0;
+    }
+    return group.any(stop);
+  }
+
+ private:
+  static constexpr unsigned kStepsPerLook = 8;
+  const KernelArgs& args_;
+  const Call& call_;
+  std::uint64_t idle_since_ = 0;
+  unsigned idle_steps_ = 0;
+};
+
+/// Keeps the best record of the rank. One thread.
+__device__ inline void record_stall(KernelState& state, const Stall& stall) {
+  while (atomicCAS(&state.lock, 0u, 1u) != 0u) __nanosleep(100);
+  __threadfence();
+  if (observe<Scope::device>(&state.giving_up) == 0 || outranks(stall.wait, state.stall.wait)) state.stall = stall;
+  publish(&state.giving_up, 1u);
+  __threadfence();
+  atomicExch(&state.lock, 0u);
+}
+
+template <class Group>
+__device__ void give_up(const KernelArgs& args, const Call& call, const Group& group, Actor kind, Step step,
+                        const Wait& wait) {
+  // An actor that was not idle itself has nothing to explain.
+  if (group.leader() && (step == Step::idle || step == Step::failed)) {
+    record_stall(*args.state, {.rank = call.rank, .actor = kind, .wait = wait});
+  }
+}
+
+/// The device's token count does not fit the call: every thread of every block comes here instead of running actors.
+__device__ inline void refuse_count(const KernelArgs& args, const Call& call) {
+  if (threadIdx.x != 0) return;
+  record_stall(*args.state, {.rank = call.rank,
+                             .actor = Actor::dispatcher,
+                             .wait = {.signal = SignalKind::wrong_count,
+                                      .peer = call.rank,
+                                      .expected = static_cast<std::uint64_t>(args.max_tokens),
+                                      .seen = static_cast<std::uint64_t>(call.num_tokens)}});
+}
+
+/// What stays for the next epoch; see cpu::finish_epoch. One warp.
+__device__ inline void finish_epoch(const Call& call) {
+  const WarpGroup group;
+  EpochState& state = call.epoch_state();
+  for (int source = group.index(); source < call.geometry().num_ranks; source += group.size()) {
+    if (!call.lined()) state.wave_sequence[source] += state.num_waves[source];
+    *call.lined_ready(source) = 0;
+    for (int block = 0; block < lined_slot_blocks(call.geometry()); ++block) call.lined_arrivals(source)[block] = 0;
+  }
+  auto* words = reinterpret_cast<std::uint64_t*>(&call.counters());
+  for (unsigned word = static_cast<unsigned>(group.index()); word < sizeof(EpochCounters) / 8; word += 32) words[word] = 0;
+  if (group.leader()) ++state.epoch;
+}
+
+/// The host reads the outcome while kernels may run: values first, then the word that says they count. One thread.
+__device__ inline void publish_outcome(Outcome& outcome, std::uint64_t finished_epochs) {
+  add<Scope::system>(&outcome.finished_epochs, finished_epochs - outcome.finished_epochs);
+}
+__device__ inline void publish_failure(Outcome& outcome, const Stall& stall) {
+  outcome.stall = stall;
+  __threadfence_system();
+  add<Scope::system>(&outcome.failed, std::uint64_t{1});
+}
+
+/// Every block ends here. The last one out advances the epoch, or tells every rank that this one gave up.
+__device__ inline void leave(const KernelArgs& args, const Call& call, const Fabric& fabric, const Traffic& traffic) {
+  if (threadIdx.x >= 32) return;
+  const WarpGroup group;
+  KernelState& state = *args.state;
+  bool last = false;
+  if (group.leader()) {
+    atomicAdd(&state.payload_bytes, traffic.payload_bytes);
+    atomicAdd(&state.overhead_bytes, traffic.overhead_bytes);
+    last = join(&state.blocks_out, std::uint64_t{1}) + 1 == gridDim.x;
+  }
+  if (!group.broadcast(last)) return;
+  if (group.leader()) state.blocks_out = 0;
+  if (observe<Scope::device>(&state.giving_up) == 0) {
+    finish_epoch(call);
+    if (group.leader()) publish_outcome(*args.outcome, call.epoch + 1);
+    return;
+  }
+  std::uint64_t words[kStallWords];
+  encode(state.stall, words);
+  for (int peer = 0; peer < call.geometry().num_ranks; ++peer) {
+    fabric.put_lines(group, peer, call.heap.stall_record(call.rank), words, kStallWords,
+                     line_tag(call.generation, call.epoch));
+  }
+  __threadfence_system();
+  group.sync();
+  for (int peer = group.index(); peer < call.geometry().num_ranks; peer += group.size()) {
+    fabric.signal(peer, call.heap.abort(call.rank), 1);
+  }
+  if (group.leader()) publish_failure(*args.outcome, state.stall);
+}
+
+}  // namespace flashmoe::cuda_backend

@@ -1,0 +1,49 @@
+// What the host hands the kernel, and what the kernel leaves behind.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/step.hpp"
+#include "flashmoe/views.hpp"
+
+namespace flashmoe::cuda_backend {
+
+/// Host-visible outcome of the rank's latest calls, in pinned memory; written by the last block out of each.
+struct Outcome {
+  std::uint64_t finished_epochs;   ///< calls that ended well
+  std::uint64_t failed;            ///< 1 once a call gave up; `stall` is valid then
+  Stall stall;                     ///< this rank's own record
+};
+
+/// Device memory that the blocks of one rank share beside the actors' scratch.
+struct KernelState {
+  std::uint64_t blocks_out;        ///< blocks that have left the current call
+  std::uint32_t giving_up;         ///< 1 once any actor of the rank has
+  std::uint32_t lock;              ///< of `stall`
+  Stall stall;                     ///< the wait that best explains why
+  unsigned long long payload_bytes;   ///< sent to other ranks, over all calls
+  unsigned long long overhead_bytes;
+};
+
+struct KernelArgs {
+  Call call;                                     ///< epoch and num_tokens are read from device memory
+  WeightsView weights;                           ///< this rank's experts
+  const std::int64_t* num_tokens = nullptr;      ///< device memory, or null: call.num_tokens holds
+  std::int64_t max_tokens = 0;
+  std::uint64_t deadline_ns = 0;
+  KernelState* state = nullptr;                  ///< device memory
+  Outcome* outcome = nullptr;                    ///< pinned host memory
+};
+
+/// Warps of a block: processors first, then the warps that dispatch, combine, subscribe and schedule.
+inline constexpr int kProcessorWarps = 8;
+inline constexpr int kServiceWarps = 4;
+inline constexpr int kBlockThreads = (kProcessorWarps + kServiceWarps) * 32;
+
+/// Actors a launch of `num_blocks` blocks runs: block 0 gives two service warps to the subscriber and the scheduler.
+constexpr Roster roster_of(int num_blocks) {
+  return {.num_dispatchers = kServiceWarps * num_blocks - 2, .num_processors = num_blocks};
+}
+
+}  // namespace flashmoe::cuda_backend

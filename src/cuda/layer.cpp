@@ -1,0 +1,190 @@
+#include "cuda/layer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "actors/stall.hpp"
+#include "cuda/kernel_table.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe::cuda_backend {
+
+namespace {
+
+std::uint16_t next_generation() {
+  static std::atomic<std::uint32_t> count{0};
+  return static_cast<std::uint16_t>(count.fetch_add(1) % 0xffffu + 1);
+}
+
+void enable_peer_access(const std::vector<int>& devices) {
+  for (const int device : devices) {
+    const DeviceGuard guard(device);
+    for (const int peer : devices) {
+      if (peer == device) continue;
+      int reachable = 0;
+      check(cudaDeviceCanAccessPeer(&reachable, device, peer), "cudaDeviceCanAccessPeer");
+      if (reachable == 0) {
+        throw FabricError(fmt::format("GPU {} cannot reach the memory of GPU {}: use GPUs joined by NVLink (nvidia-smi "
+                                      "topo -m shows which)", device, peer));
+      }
+      const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+      if (result == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+      } else {
+        check(result, "cudaDeviceEnablePeerAccess");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+LocalHeap::LocalHeap(const Geometry& geometry, std::vector<int> devices)
+    : layout_(make_heap_layout(geometry)), devices_(std::move(devices)), generation_(next_generation()) {
+  enable_peer_access(devices_);
+  for (const int device : devices_) {
+    memory_.emplace_back(device, layout_.total_bytes);
+    bases_.push_back(memory_.back().as<char>());
+  }
+}
+
+void LocalHeap::poison(int rank, int byte) {
+  const DeviceGuard guard(devices_[static_cast<std::size_t>(rank)]);
+  for (const HeapRegion region : {HeapRegion::tokens, HeapRegion::results}) {
+    check(cudaMemset(base(rank) + layout_.offset_of(region), byte, layout_.region_bytes[static_cast<int>(region)]),
+          "cudaMemset");
+  }
+}
+
+RankContext::RankContext(std::shared_ptr<LocalHeap> heap, int rank, DType dtype, const LaunchOptions& options)
+    : heap_(std::move(heap)), rank_(rank), options_(options) {
+  const DeviceGuard guard(device());
+  const KernelEntry kernel = kernel_entry(dtype);
+  check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kernel.shared_bytes)),
+        "cudaFuncSetAttribute");
+  int blocks_per_sm = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel.function, kBlockThreads,
+                                                      kernel.shared_bytes),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  int num_sms = 0;
+  check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device()), "cudaDeviceGetAttribute");
+  const auto ranks_here =
+      static_cast<int>(std::count(heap_->devices().begin(), heap_->devices().end(), device()));
+  num_blocks_ = options.num_blocks > 0 ? options.num_blocks : num_sms / ranks_here;
+  if (num_blocks_ < 1 || num_blocks_ * ranks_here > blocks_per_sm * num_sms) {
+    throw CudaError(fmt::format("{} blocks of each of {} ranks on GPU {} cannot all be resident ({} multiprocessors hold "
+                                "{} blocks each): use fewer blocks or fewer ranks a GPU",
+                                num_blocks_, ranks_here, device(), num_sms, blocks_per_sm));
+  }
+  local_layout_ = make_local_layout(heap_->layout().geometry, roster_of(num_blocks_));
+  local_ = DeviceMemory(device(), local_layout_.total_bytes);
+  state_ = DeviceMemory(device(), sizeof(KernelState));
+  const std::vector<MBlock> blocks(static_cast<std::size_t>(local_layout_.geometry.num_m_blocks));
+  check(cudaMemcpy(local_.as<char>() + local_layout_.m_blocks, blocks.data(), blocks.size() * sizeof(MBlock),
+                   cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+}
+
+KernelArgs RankContext::make_args() const {
+  KernelArgs args;
+  Call& call = args.call;
+  call.heap = heap_->layout();
+  call.local_layout = local_layout_;
+  for (int rank = 0; rank < call.geometry().num_ranks; ++rank) call.heap_base[rank] = heap_->base(rank);
+  call.local = local_.as<char>();
+  call.rank = rank_;
+  call.generation = heap_->generation();
+  call.roster = local_layout_.roster;
+  call.flush_after_idle_steps = options_.flush_after_idle_steps;
+  args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
+  args.state = state_.as<KernelState>();
+  args.outcome = outcome_.get();
+  return args;
+}
+
+KernelState RankContext::state() const {
+  const DeviceGuard guard(device());
+  KernelState state;
+  check(cudaMemcpy(&state, state_.as<char>(), sizeof(state), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  return state;
+}
+
+Layer::Layer(std::shared_ptr<RankContext> context, const Problem& problem, const WeightsView& weights,
+             std::uint64_t layer_id)
+    : context_(std::move(context)), problem_(problem), weights_(weights), layer_id_(layer_id) {}
+
+CallPlan Layer::plan(std::int64_t max_tokens) const {
+  return plan_call(problem_, context_->heap().layout().geometry, max_tokens);
+}
+
+void Layer::forward(const CallInput& input, cudaStream_t stream) {
+  const std::lock_guard lock(context_->mutex());
+  status();
+  KernelArgs args = context_->make_args();
+  Call& call = args.call;
+  call.layer_id = layer_id_;
+  call.plan = plan(input.max_tokens);
+  call.plan_hash = plan_hash(call.geometry(), call.plan);
+  call.math = {.dtype = problem_.dtype,
+               .activation = problem_.activation,
+               .gated = problem_.gated,
+               .up_bias = problem_.up_bias,
+               .down_bias = problem_.down_bias,
+               .weight_on_input = problem_.weight_on_input,
+               .swiglu_alpha = problem_.swiglu_alpha,
+               .swiglu_limit = problem_.swiglu_limit};
+  call.x = input.x.data;
+  call.topk_ids = input.routing.topk_ids;
+  call.topk_weights = input.routing.topk_weights;
+  call.y = input.y.data;
+  call.num_tokens = input.x.num_rows;
+  args.weights = weights_;
+  args.num_tokens = input.num_tokens;
+  args.max_tokens = input.max_tokens;
+
+  const DeviceGuard guard(context_->device());
+  const KernelEntry kernel = kernel_entry(problem_.dtype);
+  void* parameters[] = {&args};
+  check(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(context_->num_blocks())), dim3(kBlockThreads),
+                         parameters, kernel.shared_bytes, stream),
+        "cudaLaunchKernel");
+}
+
+void Layer::status() const {
+  const Outcome& outcome = context_->outcome();
+  if (observe<Scope::system>(&outcome.failed) == 0) return;
+  // The other ranks' records arrive within a moment of this one's.
+  const LocalHeap& heap = context_->heap();
+  const HeapLayout& layout = heap.layout();
+  const int num_ranks = layout.geometry.num_ranks;
+  const DeviceGuard guard(context_->device());
+  cudaStream_t stream;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  std::vector<Line> lines(static_cast<std::size_t>(num_ranks));
+  std::vector<Stall> posted(lines.size());
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  bool all = false;
+  while (!all && std::chrono::steady_clock::now() < end) {
+    check(cudaMemcpyAsync(lines.data(), heap.base(context_->rank()) + layout.stall_record(0),
+                          lines.size() * sizeof(Line), cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    all = true;
+    for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+      std::uint64_t words[kStallWords];
+      std::copy_n(lines[rank].data, kStallWords, words);
+      if (lines[rank].tag >> 48 == heap.generation()) posted[rank] = decode_stall(words);
+      all = all && posted[rank].rank >= 0;
+    }
+    if (!all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  cudaStreamDestroy(stream);
+  throw_stall(explain(posted), context_->options().deadline_seconds, problem_.top_k, problem_.num_experts);
+}
+
+}  // namespace flashmoe::cuda_backend

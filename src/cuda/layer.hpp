@@ -1,0 +1,107 @@
+// One rank's end of a layer on a GPU: a call is one kernel launch on the caller's stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "cuda/kernel_args.hpp"
+#include "cuda/memory.hpp"
+#include "flashmoe/problem.hpp"
+#include "flashmoe/views.hpp"
+#include "planner/plan.hpp"
+
+namespace flashmoe::cuda_backend {
+
+/// The symmetric heaps of ranks in this process, one a rank, on one or several GPUs that reach each other.
+class LocalHeap {
+ public:
+  /// devices[r]: the GPU of rank r; several ranks may share one. Throws FabricError when two GPUs have no peer access.
+  LocalHeap(const Geometry& geometry, std::vector<int> devices);
+
+  const HeapLayout& layout() const { return layout_; }
+  const std::vector<int>& devices() const { return devices_; }
+  char* base(int rank) const { return bases_[static_cast<std::size_t>(rank)]; }
+  std::uint16_t generation() const { return generation_; }
+
+  /// Fills the payload of a rank's heap (rows and results, not counters and tags) with a byte, for tests.
+  void poison(int rank, int byte);
+
+ private:
+  HeapLayout layout_;
+  std::vector<int> devices_;
+  std::vector<DeviceMemory> memory_;
+  std::vector<char*> bases_;
+  std::uint16_t generation_;
+};
+
+struct LaunchOptions {
+  int num_blocks = 0;              ///< blocks of one rank; 0: its share of the GPU's multiprocessors
+  double deadline_seconds = 30.0;
+  int flush_after_idle_steps = 2000;
+};
+
+/// What every layer of a rank on one heap shares.
+class RankContext {
+ public:
+  /// Throws CudaError when the blocks of all ranks on the GPU cannot be resident at once.
+  RankContext(std::shared_ptr<LocalHeap> heap, int rank, DType dtype, const LaunchOptions& options);
+
+  LocalHeap& heap() const { return *heap_; }
+  int rank() const { return rank_; }
+  int device() const { return heap_->devices()[static_cast<std::size_t>(rank_)]; }
+  const LaunchOptions& options() const { return options_; }
+  int num_blocks() const { return num_blocks_; }
+  std::size_t local_bytes() const { return local_layout_.total_bytes; }
+  KernelArgs make_args() const;
+  Outcome& outcome() const { return *outcome_.get(); }
+  KernelState state() const;   ///< copied from the device; call synchronized
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  std::shared_ptr<LocalHeap> heap_;
+  int rank_;
+  LaunchOptions options_;
+  int num_blocks_ = 0;
+  LocalLayout local_layout_;
+  DeviceMemory local_;
+  DeviceMemory state_;
+  PinnedHost<Outcome> outcome_;
+  std::mutex mutex_;
+};
+
+/// One rank's tensors of one call, in memory its GPU can read and write.
+struct CallInput {
+  ConstRows x;
+  RoutingView routing;
+  Rows y;
+  std::int64_t max_tokens = 0;                   ///< host value, the same on all ranks, fixed at capture
+  const std::int64_t* num_tokens = nullptr;      ///< device memory; null: x.num_rows
+};
+
+class Layer {
+ public:
+  /// weights: device memory, alive as long as the layer. `problem` has passed validate().
+  Layer(std::shared_ptr<RankContext> context, const Problem& problem, const WeightsView& weights,
+        std::uint64_t layer_id);
+
+  /// Launches the call; returns at once. Raises what an earlier call of this rank ended with. Capturable.
+  void forward(const CallInput& input, cudaStream_t stream);
+
+  /// Throws what the latest finished call ended with; does not wait.
+  void status() const;
+
+  CallPlan plan(std::int64_t max_tokens) const;
+
+ private:
+  std::shared_ptr<RankContext> context_;
+  Problem problem_;
+  WeightsView weights_;
+  std::uint64_t layer_id_;
+};
+
+}  // namespace flashmoe::cuda_backend

@@ -1,0 +1,69 @@
+// Owned memory of a device, and of the host where a device can write it.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "cuda/check.hpp"
+
+namespace flashmoe::cuda_backend {
+
+/// Zeroed device memory. Freed on its device.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(int device, std::size_t bytes) : device_(device), bytes_(bytes) {
+    const DeviceGuard guard(device);
+    const cudaError_t result = cudaMalloc(&data_, bytes == 0 ? 1 : bytes);
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw CudaError(fmt::format("device {} has no {} bytes left: use fewer tokens, waves or ranks a GPU", device, bytes));
+    }
+    check(result, "cudaMalloc");
+    check(cudaMemset(data_, 0, bytes), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  ~DeviceMemory() {
+    if (data_ == nullptr) return;
+    const DeviceGuard guard(device_);
+    cudaFree(data_);
+  }
+  DeviceMemory(DeviceMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), device_(other.device_), bytes_(other.bytes_) {}
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(device_, other.device_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  template <class T = char>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  int device_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+/// One zeroed T in pinned host memory that every device can write.
+template <class T>
+class PinnedHost {
+ public:
+  PinnedHost() {
+    check(cudaHostAlloc(&data_, sizeof(T), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+    *static_cast<T*>(data_) = T{};
+  }
+  ~PinnedHost() { cudaFreeHost(data_); }
+  PinnedHost(const PinnedHost&) = delete;
+  PinnedHost& operator=(const PinnedHost&) = delete;
+  T* get() const { return static_cast<T*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
+}  // namespace flashmoe::cuda_backend

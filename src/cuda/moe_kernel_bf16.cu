@@ -1,0 +1,10 @@
+#include "cuda/kernel.cuh"
+#include "cuda/kernel_table.hpp"
+
+namespace flashmoe::cuda_backend {
+
+KernelEntry kernel_entry_bf16() {
+  return {reinterpret_cast<const void*>(&moe_kernel<DType::bf16>), sizeof(BlockMemory)};
+}
+
+}  // namespace flashmoe::cuda_backend
