@@ -59,7 +59,7 @@ nlohmann::json parse_json(std::string_view text, std::string_view origin, const 
 std::string describe(const nlohmann::json& value) {
   if (value.is_array()) return "an array";
   if (value.is_object()) return "an object";
-  if (value.is_string()) return '"' + printable(value.get_ref<const std::string&>()) + '"';
+  if (value.is_string()) return fmt::format("\"{}\"", printable(value.get_ref<const std::string&>()));
   return printable(value.dump());
 }
 

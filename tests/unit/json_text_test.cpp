@@ -1,5 +1,6 @@
 #include "core/json_text.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -52,7 +53,8 @@ TEST(JsonText, values_are_described_in_a_few_printable_characters) {
   EXPECT_EQ(describe(nlohmann::json::parse("null")), "null");
   EXPECT_EQ(describe(nlohmann::json::parse("-1.5")), "-1.5");
   EXPECT_EQ(describe(nlohmann::json::parse(R"("tab\tbell\u0007")")), "\"tab?bell?\"");
-  EXPECT_EQ(describe(std::string(49, 'x')), '"' + std::string(48, 'x') + "...\"");
+  const std::string shown(48, 'x');
+  EXPECT_EQ(describe(shown + "x"), fmt::format("\"{}...\"", shown));
 }
 
 }  // namespace
