@@ -53,6 +53,7 @@ struct CallPlan {
   WireForm wire_form = WireForm::counted;
   ResultForm result_form = ResultForm::per_route;
   bool list_weights = false;  ///< route lists of this call carry the routing weight
+  std::int64_t max_tokens = 0;  ///< most tokens a rank brings
   bool operator==(const CallPlan&) const = default;
 };
 

@@ -73,7 +73,7 @@ __device__ inline void refuse_count(const KernelArgs& args, const Call& call) {
                              .actor = Actor::dispatcher,
                              .wait = {.signal = SignalKind::wrong_count,
                                       .peer = call.rank,
-                                      .expected = static_cast<std::uint64_t>(args.max_tokens),
+                                      .expected = static_cast<std::uint64_t>(call.plan.max_tokens),
                                       .seen = static_cast<std::uint64_t>(call.num_tokens)}});
 }
 

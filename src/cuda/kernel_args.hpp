@@ -30,7 +30,6 @@ struct KernelArgs {
   Call call;                                     ///< epoch and num_tokens are read from device memory
   WeightsView weights;                           ///< this rank's experts
   const std::int64_t* num_tokens = nullptr;      ///< device memory, or null: call.num_tokens holds
-  std::int64_t max_tokens = 0;
   std::uint64_t deadline_ns = 0;
   KernelState* state = nullptr;                  ///< device memory
   Outcome* outcome = nullptr;                    ///< pinned host memory

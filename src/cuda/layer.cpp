@@ -145,7 +145,6 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   call.num_tokens = input.x.num_rows;
   args.weights = weights_;
   args.num_tokens = input.num_tokens;
-  args.max_tokens = input.max_tokens;
 
   const DeviceGuard guard(context_->device());
   const KernelEntry kernel = kernel_entry(problem_.dtype);

@@ -117,6 +117,7 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
                                       max_tokens, geometry.max_tokens));
   }
   CallPlan plan;
+  plan.max_tokens = max_tokens;
   const bool lined_fits = geometry.lined_tokens > 0 && max_tokens <= geometry.lined_tokens;
   plan.wire_form = lined_fits ? WireForm::lined : WireForm::counted;
   if (plan.wire_form == WireForm::counted && geometry.pre_reduced) {
@@ -136,7 +137,8 @@ std::uint64_t plan_hash(const Geometry& g, const CallPlan& plan) {
         std::int64_t{g.wave_tokens}, std::int64_t{g.wave_ring}, std::int64_t{g.lined_tokens},
         std::int64_t{g.slot_block}, std::int64_t{g.token_block}, std::int64_t{g.num_result_cells},
         std::int64_t{g.tile.down_columns}, static_cast<std::int64_t>(plan.wire_form),
-        static_cast<std::int64_t>(plan.result_form), static_cast<std::int64_t>(plan.list_weights)}) {
+        static_cast<std::int64_t>(plan.result_form), static_cast<std::int64_t>(plan.list_weights),
+        plan.max_tokens}) {
     state = mix64(state * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(field) + 1);
   }
   return state;

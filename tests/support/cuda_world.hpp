@@ -48,7 +48,7 @@ class CudaWorld {
       heap_->poison(static_cast<int>(rank), 0xff);
       uploaded.push_back(batches[rank] != nullptr ? upload(rank, *batches[rank]) : Uploaded{});
     }
-    for (int device = 0; device < static_cast<int>(batches.size()); ++device) synchronize_all();
+    synchronize_all();
     for (std::size_t rank = 0; rank < batches.size(); ++rank) {
       if (batches[rank] == nullptr) continue;
       guarded(rank, [&] {
@@ -85,6 +85,16 @@ class CudaWorld {
   cuda_backend::RankContext& context(std::size_t rank) { return *contexts_[rank]; }
   cuda_backend::Layer& layer(std::size_t rank) { return *layers_[rank]; }
   cudaStream_t stream(std::size_t rank) { return streams_[rank]; }
+
+  /// A copy of a rank's heap.
+  std::vector<char> read_heap(std::size_t rank) {
+    const cuda_backend::DeviceGuard guard(contexts_[rank]->device());
+    std::vector<char> bytes(heap_->layout().total_bytes);
+    cuda_backend::check(cudaMemcpy(bytes.data(), heap_->base(static_cast<int>(rank)), bytes.size(), cudaMemcpyDeviceToHost),
+                        "cudaMemcpy");
+    return bytes;
+  }
+  const HeapLayout& layout() const { return heap_->layout(); }
 
   struct Uploaded {
     cuda_backend::DeviceMemory x, y, ids, weights;
