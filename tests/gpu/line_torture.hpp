@@ -1,0 +1,32 @@
+// The kernel of line_torture_test.cpp.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/line.hpp"
+
+namespace flashmoe::test {
+
+inline constexpr int kLinesPerBlock = 1024;  // a writer fills so many lines an epoch
+inline constexpr int kSets = 2;
+
+struct TortureArgs {
+  Line* target;                // [num_pairs][kSets][kLinesPerBlock], the writer's peer's memory
+  const Line* own;             // same, here
+  std::uint64_t* peer_epochs;  // [num_pairs] in the writer's peer: what the reader of our lines has finished
+  std::uint64_t* own_done;     // [num_pairs] here, added to by the reader of our lines
+  char* bulk_target;           // [bulk_bytes], the peer's
+  std::size_t bulk_bytes;
+  std::uint64_t num_epochs;
+  unsigned long long* torn;
+  unsigned long long* checked;
+  int num_pairs;
+};
+
+/// Launches writers, readers and `num_bulk_blocks` blocks of bulk traffic on the current device.
+cudaError_t launch_torture(const TortureArgs& args, int num_bulk_blocks);
+
+}  // namespace flashmoe::test
