@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "flashmoe/export.hpp"
+#include "flashmoe/types.hpp"
+#include "flashmoe/views.hpp"
 
 namespace flashmoe {
 
@@ -50,5 +53,35 @@ FLASHMOE_API void validate(const RouterConfig& config);
 /// configuration breaks a rule, num_tokens is negative, or another function is given a selection bias.
 FLASHMOE_API void route_logits(const RouterConfig& config, std::int64_t num_tokens, const float* logits,
                                const float* selection_bias, std::int32_t* topk_ids, float* topk_weights);
+
+/// What a checkpoint stores of a router.
+struct RouterParameters {
+  int hidden = 0;
+  const float* weight = nullptr;          // [num_experts][hidden] or null: the router takes logits only
+  const float* bias = nullptr;            // [num_experts] or null, added to the logits
+  const float* selection_bias = nullptr;  // [num_experts] or null, see route_logits()
+};
+
+/// A router with its parameters, which it copies. Immutable, so safe from any thread.
+class FLASHMOE_API Router {
+ public:
+  /// Throws InvalidArgument when the configuration breaks a rule, or a parameter does not go with it.
+  explicit Router(const RouterConfig& config, const RouterParameters& parameters = {});
+
+  /// Routes of hidden states: logits = x W^T + bias, accumulated in double, then route_logits().
+  ///   x [num_tokens][hidden] of `dtype`; topk_ids, topk_weights [num_tokens][top_k] out
+  /// Throws InvalidArgument when the router was made without `weight` or a pointer is null.
+  void route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights) const;
+
+  /// Routes of logits that somebody else computed: [num_tokens][num_experts] fp32.
+  void route_logits(std::int64_t num_tokens, const float* logits, std::int32_t* topk_ids, float* topk_weights) const;
+
+  const RouterConfig& config() const { return config_; }
+
+ private:
+  RouterConfig config_;
+  int hidden_ = 0;
+  std::vector<float> weight_, bias_, selection_bias_;
+};
 
 }  // namespace flashmoe

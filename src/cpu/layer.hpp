@@ -10,6 +10,7 @@
 #include "cpu/engine.hpp"
 #include "cpu/fabric.hpp"
 #include "cpu/heap.hpp"
+#include "flashmoe/call_stats.hpp"
 #include "flashmoe/problem.hpp"
 #include "flashmoe/views.hpp"
 #include "planner/plan.hpp"
@@ -54,17 +55,6 @@ struct CallInput {
   RoutingView routing;      // [num_tokens][top_k]
   Rows y;                   // [num_tokens][hidden]
   std::int64_t max_tokens = 0;  ///< the same on all ranks
-};
-
-/// Where one rank's time went in one call, us, summed over its threads; `wall_us` is the call's own.
-struct PhaseTimes {
-  double dispatch_us = 0;
-  double subscribe_us = 0;
-  double schedule_us = 0;
-  double process_us = 0;
-  double combine_us = 0;
-  double idle_us = 0;
-  double wall_us = 0;
 };
 
 struct CallStats {

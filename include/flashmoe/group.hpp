@@ -1,0 +1,55 @@
+// The ranks that build layers together, and what they share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "flashmoe/export.hpp"
+
+namespace flashmoe {
+
+/// Where a group's ranks run, and so where the tensors of a call and the weights lie.
+/// cpu: threads of this process, host memory. cuda: GPUs, device memory.
+enum class BackendKind : std::uint8_t { cpu, cuda };
+
+constexpr std::string_view to_string(BackendKind backend) { return backend == BackendKind::cpu ? "cpu" : "cuda"; }
+
+/// Throws CudaError, one sentence, when this build or this machine cannot run the backend.
+FLASHMOE_API void require_backend(BackendKind backend);
+
+struct GroupOptions {
+  BackendKind backend = BackendKind::cpu;
+  double deadline_seconds = 30.0;  ///< a call in which no rank gets on for so long ends with Timeout; above 0
+
+  // CPU backend, per rank:
+  int num_dispatchers = 1;  ///< actors that push and combine rows, 1..64
+  int num_processors = 1;   ///< actors that compute tiles, 1..64
+  int num_threads = 1;      ///< threads that step the actors, the caller's among them, 0..256; 0: one an actor
+
+  bool operator==(const GroupOptions&) const = default;
+};
+
+class GroupState;
+
+/// A handle; copies stand for the same group. A layer keeps what it needs of its group, so groups and layers may be
+/// destroyed in any order. Thread-safe.
+class FLASHMOE_API Group {
+ public:
+  /// All ranks in this process: each calls from a thread of its own. Throws InvalidArgument for options out of range
+  /// and CudaError as require_backend().
+  static Group local(int num_ranks, const GroupOptions& options = {});
+
+  int num_ranks() const;
+  const GroupOptions& options() const;
+
+ private:
+  friend class Layer;
+  friend struct LayerFactory;
+  explicit Group(std::shared_ptr<GroupState> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<GroupState> state_;
+};
+
+}  // namespace flashmoe

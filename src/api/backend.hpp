@@ -1,0 +1,68 @@
+// What a backend gives a group: heaps all its ranks reach, and each rank's end of a layer on one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "core/expert_source.hpp"
+#include "core/heap_layout.hpp"
+#include "flashmoe/call_stats.hpp"
+#include "flashmoe/group.hpp"
+#include "flashmoe/problem.hpp"
+#include "flashmoe/views.hpp"
+#include "planner/plan.hpp"
+
+namespace flashmoe {
+
+/// One rank's experts: dense in the backend's memory, which the caller keeps, or from a source of host memory.
+using RankWeights = std::variant<WeightsView, std::shared_ptr<const ExpertSource>>;
+
+/// One rank's tensors of one call, in the backend's memory.
+struct LayerCall {
+  ConstRows x;
+  RoutingView routing;
+  Rows y;
+  std::int64_t max_tokens = 0;
+};
+
+/// One rank's end of a layer. Keeps its heap alive.
+class RankLayer {
+ public:
+  virtual ~RankLayer() = default;
+
+  /// Layer::forward() of include/flashmoe/layer.hpp, arguments already checked against each other.
+  virtual CallStats forward(const LayerCall& call, double deadline_seconds) = 0;
+};
+
+/// The symmetric heaps of all ranks for one geometry.
+class SharedHeap {
+ public:
+  virtual ~SharedHeap() = default;
+  virtual const HeapLayout& layout() const = 0;
+
+  /// Whether a call on it was aborted, so that no other can succeed.
+  virtual bool dead() const = 0;
+
+  /// `layer_id`: the same on all ranks, never repeated on this heap. Thread-safe.
+  virtual std::unique_ptr<RankLayer> make_layer(int rank, const Problem& problem, const RankWeights& weights,
+                                                std::uint64_t layer_id) = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string engine_name() const = 0;
+  virtual EngineTraits engine_traits(const Problem& problem) const = 0;
+
+  /// Scratch memory of one rank, which all its layers of this geometry share.
+  virtual std::size_t local_bytes(const Geometry& geometry) const = 0;
+  virtual std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry) const = 0;
+};
+
+/// The backend a group's options ask for. Throws CudaError as require_backend().
+std::unique_ptr<Backend> make_backend(const GroupOptions& options);
+
+}  // namespace flashmoe

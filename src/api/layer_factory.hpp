@@ -1,0 +1,24 @@
+// Layers for callers inside the project, whose experts need not lie in one piece of memory.
+#pragma once
+
+#include <memory>
+
+#include "api/backend.hpp"
+#include "flashmoe/layer.hpp"
+
+namespace flashmoe {
+
+struct LayerFactory {
+  /// A layer as the public constructor makes it, with experts from host memory that are made or read when asked for.
+  static Layer make(const Group& group, int rank, const Problem& problem, std::shared_ptr<const ExpertSource> experts,
+                    const LayerOptions& options = {});
+
+  /// What every constructor does.
+  static std::unique_ptr<Layer::State> make_state(const Group& group, int rank, const Problem& problem,
+                                                  const RankWeights& weights, const LayerOptions& options);
+};
+
+/// What a group would build for a problem, without building it. Throws as the Layer's constructor does.
+LayerInfo plan_layer(const GroupOptions& options, const Problem& problem);
+
+}  // namespace flashmoe
