@@ -48,7 +48,7 @@ class EntryReader {
     const std::optional<std::uint64_t> bytes = stored_bytes(tensor.type, tensor.shape);
     if (!bytes || *bytes != end - begin) {
       refuse(fmt::format("takes {} bytes by its data_offsets, but its type {} and shape {} need {}", end - begin,
-                         tensor.type, tensor.shape, bytes ? fmt::format("{}", *bytes) : "more than 64 bits can count"));
+                         tensor.type, tensor.shape, bytes ? fmt::format("{}", *bytes) : "more than 64 bits can count or parts of a byte"));
     }
     tensor.data = data.subspan(begin, end - begin);
     return tensor;
