@@ -7,7 +7,7 @@ cmake_path(GET FLASHMOE_OPENBLAS_LIBRARY PARENT_PATH openblas_dir)
 
 add_library(flashmoe SHARED)
 add_library(flashmoe::flashmoe ALIAS flashmoe)
-target_link_libraries(flashmoe PRIVATE flashmoe_objects)
+target_link_libraries(flashmoe PRIVATE ${object_libraries})
 target_include_directories(flashmoe INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${generated_include_dir}>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

@@ -17,9 +17,9 @@ for preset; do
     built=$(date +%s)
     echo "== preset $preset: built in $((built - started)) s"
     ctest --preset "$preset" $only || failed="$failed $preset"
-    # Why tests were skipped, as they said it.
-    grep -A1 -h ': Skipped$' "build/$preset/Testing/Temporary/LastTest.log" | grep -v -e ': Skipped$' -e '^--$' |
-      sort | uniq -c | sed 's/^ *\([0-9]*\) /skipped \1: /'
+    # Why tests were skipped, as they said it: gtest in the line after the test's place, scripts after "skipped:".
+    sed -n -e '/: Skipped$/{n;s/^/skipped: /p;}' -e '/^skipped: /p' "build/$preset/Testing/Temporary/LastTest.log" |
+      sort | uniq -c
     echo "== preset $preset: tested in $(($(date +%s) - built)) s"
   else
     failed="$failed $preset"
