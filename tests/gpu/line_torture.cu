@@ -8,7 +8,7 @@ namespace {
 using namespace cuda_backend;
 
 /// A wait that takes so many polls has failed; the host sees it as lines not checked.
-constexpr std::uint64_t kMaxPolls = 200'000'000;
+constexpr std::uint64_t kMaxPolls = 10'000'000;
 
 __device__ std::uint64_t content(std::uint64_t epoch, int line, int word) {
   std::uint64_t x = epoch * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(line) * 64 + static_cast<std::uint64_t>(word);
@@ -16,8 +16,7 @@ __device__ std::uint64_t content(std::uint64_t epoch, int line, int word) {
   return x ^ (x >> 27);
 }
 
-/// Blocks 0..num_pairs-1: warps 0-3 write, warps 4-7 read and check, as long as the reader of a set was done before
-/// it is written again. The other blocks stream bulk rows to the peer.
+/// Blocks 0..num_pairs-1: warps 0-3 write, warps 4-7 read and check; a set is written again once it is checked. The other blocks stream bulk rows to the peer.
 __global__ void __launch_bounds__(256) torture(const __grid_constant__ TortureArgs args) {
   const WarpGroup group;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -38,9 +37,9 @@ __global__ void __launch_bounds__(256) torture(const __grid_constant__ TortureAr
     const std::size_t set = (static_cast<std::size_t>(pair) * kSets + epoch % kSets) * kLinesPerBlock;
     const std::uint64_t tag = line_tag(1, epoch);
     if (warp < 4) {
-      // Our lines of two epochs ago have been checked by all four reader warps.
+      // This warp's lines of two epochs ago have been checked.
       std::uint64_t polls = 0;
-      while (epoch >= kSets && observe<Scope::system>(args.own_done + pair) < 4 * (epoch - kSets + 1) &&
+      while (epoch >= kSets && observe<Scope::system>(args.own_done + pair * 4 + warp) < epoch - kSets + 1 &&
              ++polls < kMaxPolls) {
       }
       const int part = group.index() % kLineThreads;
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(256) torture(const __grid_constant__ TortureAr
       __syncwarp();
       if (group.leader()) {
         atomicAdd(args.checked, static_cast<unsigned long long>(lines));
-        add<Scope::system>(args.peer_epochs + pair, std::uint64_t{1});
+        add<Scope::system>(args.reader_done + pair * 4 + warp % 4, std::uint64_t{1});
       }
     }
   }

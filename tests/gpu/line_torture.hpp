@@ -16,8 +16,8 @@ inline constexpr int kSets = 2;
 struct TortureArgs {
   Line* target;                // [num_pairs][kSets][kLinesPerBlock], the writer's peer's memory
   const Line* own;             // same, here
-  std::uint64_t* peer_epochs;  // [num_pairs] in the writer's peer: what the reader of our lines has finished
-  std::uint64_t* own_done;     // [num_pairs] here, added to by the reader of our lines
+  std::uint64_t* reader_done;  // [num_pairs][4] at the rank whose lines we read: epochs each reader warp has checked
+  std::uint64_t* own_done;     // [num_pairs][4] here, added to by the readers of our lines
   char* bulk_target;           // [bulk_bytes], the peer's
   std::size_t bulk_bytes;
   std::uint64_t num_epochs;

@@ -39,7 +39,7 @@ TEST(Lines, never_tear) {
       }
     }
     lines.emplace_back(device, sizeof(Line) * kPairs * kSets * kLinesPerBlock);
-    done.emplace_back(device, sizeof(std::uint64_t) * kPairs);
+    done.emplace_back(device, sizeof(std::uint64_t) * kPairs * 4);
     bulk.emplace_back(device, kBulkBytes);
     torn.emplace_back(device, 16);
   }
@@ -50,7 +50,7 @@ TEST(Lines, never_tear) {
     const auto self = static_cast<std::size_t>(device);
     const TortureArgs args{.target = lines[to].as<Line>(),
                            .own = lines[self].as<Line>(),
-                           .peer_epochs = done[from].as<std::uint64_t>(),
+                           .reader_done = done[from].as<std::uint64_t>(),
                            .own_done = done[self].as<std::uint64_t>(),
                            .bulk_target = bulk[to].as(),
                            .bulk_bytes = kBulkBytes,

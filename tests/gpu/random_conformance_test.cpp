@@ -168,6 +168,7 @@ TEST(RandomConformance, gpu_agrees_with_reference_and_emulator) {
     EXPECT_EQ(gpu_payload, cpu_payload);
     if (!failed_before && ::testing::Test::HasFailure()) ++failures;
     if (failures > 5) break;
+    if ((seed - first) % 100 == 99) fmt::print(stderr, "{} cases\n", seed - first + 1);
   }
   fmt::print("{{\"cases\": {}, \"failures\": {}, \"gpus\": {}, \"max_rel_l2\": {{", cases, failures, num_devices);
   const char* comma = "";
