@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cmath>
-#include <string>
+#include <utility>
 
+#include "core/enumerators.hpp"
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/problem.hpp"
 #include "flashmoe/router.hpp"
@@ -12,9 +14,9 @@
 namespace flashmoe {
 namespace {
 
-constexpr std::array kFunctions = {RouterFunction::softmax_topk,          RouterFunction::topk_softmax,
-                                   RouterFunction::sigmoid_grouped,       RouterFunction::sigmoid_topk,
-                                   RouterFunction::softmax_group_limited, RouterFunction::sparsemixer};
+constexpr std::array kRouterFunctions = {
+    RouterFunction::softmax_topk, RouterFunction::topk_softmax,          RouterFunction::sigmoid_grouped,
+    RouterFunction::sigmoid_topk, RouterFunction::softmax_group_limited, RouterFunction::sparsemixer};
 
 template <class... Args>
 void require(bool holds, fmt::format_string<Args...> message, Args&&... args) {
@@ -53,15 +55,15 @@ std::string_view to_string(RouterFunction function) {
 }
 
 RouterFunction parse_router_function(std::string_view name) {
-  std::string names;
-  for (const RouterFunction function : kFunctions) {
+  for (const RouterFunction function : kRouterFunctions) {
     if (name == to_string(function)) return function;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(function));
   }
-  throw InvalidArgument(fmt::format("router function '{}' must be one of {}", name, names));
+  throw InvalidArgument(fmt::format("router function ({}) must be one of {}", printable(name), names_of(kRouterFunctions)));
 }
 
 void validate(const RouterConfig& config) {
+  require(is_enumerator(kRouterFunctions, config.function), "router function (number {}) must be one of {}",
+          static_cast<int>(config.function), names_of(kRouterFunctions));
   require(config.num_experts >= 1 && config.num_experts <= Limits::num_experts,
           "num_experts ({}) of the router must be in 1..{}", config.num_experts, Limits::num_experts);
   require(config.top_k >= 1 && config.top_k <= Limits::top_k, "top_k ({}) of the router must be in 1..{}",

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "io/npy_header.hpp"
 
@@ -39,7 +40,7 @@ NpyType parse_descr(std::string_view descr) {
     if (descr == row.descr) return row.type;
     accepted += fmt::format("{}, ", row.descr);
   }
-  throw InvalidArgument(fmt::format("its element type must be one of {}or V2 for bf16, not '{:.32}'", accepted, descr));
+  throw InvalidArgument(fmt::format("its element type must be one of {}or V2 for bf16, not '{}'", accepted, printable(descr)));
 }
 
 // Bytes of an array, or nothing when they overflow.

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <set>
 
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe {
@@ -104,7 +105,7 @@ NpyHeader parse_npy_header(std::string_view text) {
     } else if (key == "shape") {
       header.shape = literals.shape();
     } else {
-      throw InvalidArgument(fmt::format("its header's keys must be descr, fortran_order and shape, not '{:.32}'", key));
+      throw InvalidArgument(fmt::format("its header's keys must be descr, fortran_order and shape, not '{}'", printable(key)));
     }
     if (!seen.insert(key).second) throw InvalidArgument(fmt::format("its header must have '{}' once", key));
     if (!literals.take(",")) {

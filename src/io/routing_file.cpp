@@ -25,14 +25,14 @@ std::int64_t id_at(const NpyArray& ids, std::int64_t index) {
 
 }  // namespace
 
-Routing read_routing(const std::filesystem::path& ids_file, const std::filesystem::path& weights_file,
+RankRouting read_routing(const std::filesystem::path& ids_file, const std::filesystem::path& weights_file,
                      const Problem& problem, std::int64_t num_tokens) {
   const NpyArray ids = read_matrix(ids_file, "topk_ids", problem, num_tokens);
   if (ids.type != NpyType::int32 && ids.type != NpyType::int64) {
     throw InvalidArgument(fmt::format("topk_ids in {} must be int32 or int64, not {}", ids_file.string(),
                                       to_string(ids.type)));
   }
-  Routing routing;
+  RankRouting routing;
   for (std::int64_t i = 0; i < ids.num_elements(); ++i) {
     const std::int64_t id = id_at(ids, i);
     if (id < -1 || id >= problem.num_experts) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <system_error>
 
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "io/routing_file.hpp"
 
@@ -85,11 +86,11 @@ void choose_weights(const CounterRng& rng, ValueSet values, std::span<float> wei
   for (std::size_t k = 0; k < draws.size(); ++k) weights[k] = static_cast<float>(draws[k] / sum);
 }
 
-Routing generate(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed, std::int64_t num_tokens,
+RankRouting generate(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed, std::int64_t num_tokens,
                  ValueSet values) {
   const auto top_k = static_cast<std::size_t>(problem.top_k);
   const std::size_t num_routes = static_cast<std::size_t>(num_tokens) * top_k;
-  Routing batch{std::vector<std::int32_t>(num_routes), std::vector<float>(num_routes)};
+  RankRouting batch{std::vector<std::int32_t>(num_routes), std::vector<float>(num_routes)};
   ZipfChooser zipf(seed, problem.num_experts, spec.zipf_exponent);
   for (std::size_t first = 0; first < num_routes; first += top_k) {
     const CounterRng rng = stream(seed, Stream::routing, first / top_k);
@@ -110,7 +111,8 @@ double parse_exponent(std::string_view text) {
   double exponent = -1.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), exponent);
   if (error != std::errc{} || end != text.data() + text.size() || !(exponent >= 0.0 && exponent <= kLargestExponent)) {
-    throw InvalidArgument(fmt::format("the exponent of routing 'zipf:{}' must be a number in 0..{}, as in zipf:1.2", text,
+    throw InvalidArgument(fmt::format("the exponent of routing (zipf:{}) must be a number in 0..{}, as in zipf:1.2",
+                                      printable(text),
                                       kLargestExponent));
   }
   return exponent;
@@ -134,17 +136,17 @@ RoutingSpec parse_routing_spec(std::string_view text) {
   if (comma != std::string_view::npos && is_file(text.substr(0, comma)) && is_file(text.substr(comma + 1))) {
     return {.kind = RoutingKind::file, .ids_file = text.substr(0, comma), .weights_file = text.substr(comma + 1)};
   }
-  throw InvalidArgument(fmt::format("routing '{}' must be uniform, zipf:S, all-to-one or an existing IDS.npy[,WEIGHTS.npy]",
-                                    text));
+  throw InvalidArgument(fmt::format("routing ({}) must be uniform, zipf:S, all-to-one or an existing IDS.npy[,WEIGHTS.npy]",
+                                    printable(text)));
 }
 
-std::vector<Routing> generate_routing(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed,
+std::vector<RankRouting> generate_routing(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed,
                                       const std::vector<std::int64_t>& tokens_per_rank, ValueSet values) {
   const std::int64_t num_tokens = std::accumulate(tokens_per_rank.begin(), tokens_per_rank.end(), std::int64_t{0});
-  const Routing batch = spec.kind == RoutingKind::file
+  const RankRouting batch = spec.kind == RoutingKind::file
                             ? read_routing(spec.ids_file, spec.weights_file, problem, num_tokens)
                             : generate(spec, problem, seed, num_tokens, values);
-  std::vector<Routing> ranks;
+  std::vector<RankRouting> ranks;
   std::int64_t first = 0;
   for (const std::int64_t rank_tokens : tokens_per_rank) {
     const std::int64_t last = first + rank_tokens * problem.top_k;

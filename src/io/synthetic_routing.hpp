@@ -33,7 +33,7 @@ struct RoutingSpec {
 RoutingSpec parse_routing_spec(std::string_view text);
 
 /// One rank's routing.
-struct Routing {
+struct RankRouting {
   std::vector<std::int32_t> topk_ids;  // [num_tokens][top_k]
   std::vector<float> topk_weights;     // [num_tokens][top_k]
 
@@ -43,7 +43,7 @@ struct Routing {
 /// The batch's routing, one entry a rank, tokens counted over the ranks in order: how a batch is split changes nothing.
 /// Generated weights are random, positive and sum to 1 over a token; with small_integers each is 1/2, 1 or 2.
 /// Throws InvalidArgument when a file is unreadable or does not fit the problem and the token counts.
-std::vector<Routing> generate_routing(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed,
+std::vector<RankRouting> generate_routing(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed,
                                       const std::vector<std::int64_t>& tokens_per_rank,
                                       ValueSet values = ValueSet::uniform);
 
