@@ -103,7 +103,8 @@ class Scheduler {
     }
     cutting_ = false;
     flushing_ = false;
-    return Step::advanced;
+    // The end of a pass is no progress: a rank that flushes in vain while a peer is missing must look stalled.
+    return waiting(SignalKind::landed, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
   }
 
   FLASHMOE_HD Step cut(const Group& group, int expert) {

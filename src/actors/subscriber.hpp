@@ -25,12 +25,10 @@ class Subscriber {
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
-    if (!started_) {
-      start(group);
-      started_ = true;
-    }
+    bool advanced = !started_;  // the only rank of a group without tokens has nothing else to tell the scheduler
+    if (!started_) start(group);
+    started_ = true;
     wait_ = {};
-    bool advanced = false;
     for (int offset = 0; offset < geometry().num_ranks; ++offset) {
       const int source = (call_.rank + offset) % geometry().num_ranks;
       const Outcome outcome = follow(group, source);
@@ -291,7 +289,8 @@ class Subscriber {
     const int slot = ring_slot(source, wave);
     const int wave_slot = call_.wave_slot(source, slot);
     const RouteImage image = call_.image(wave_slot);
-    const std::uint32_t num_slots = image.num_slots();
+    // Not the image's: an own wave without routes here has retired, and the planners may already write the next one.
+    const std::uint32_t num_slots = call_.wave(wave_slot).num_slots;
     std::uint32_t landed = source == call_.rank ? num_slots : state.slots_landed;
     while (landed < num_slots) {
       const std::uint32_t block = landed / static_cast<std::uint32_t>(g.slot_block);
