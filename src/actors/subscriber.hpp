@@ -162,7 +162,7 @@ class Subscriber {
     const SourceState& state = call_.source_state(source);
     const auto num_tokens = static_cast<std::int64_t>(state.num_tokens);
     const std::int32_t* ids = call_.topk_ids;
-    const float* weights = call_.plan.list_weights ? call_.topk_weights : nullptr;
+    const float* weights = call_.topk_weights;
     if (source != call_.rank) {
       std::uint64_t* words = call_.lined_ids(source);
       if (!try_load_lines(group, call_.heap_at<const Line>(call_.heap.lined_ids(source, call_.epoch)),
@@ -172,9 +172,10 @@ class Subscriber {
       }
       group.sync();
       ids = reinterpret_cast<const std::int32_t*>(words);
-      if (weights != nullptr) weights = reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false));
+      weights = reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false));
     }
-    build_image(group, source, ids, weights, num_tokens);
+    // Whether lists carry weights is the plan's say: a rank without tokens of its own may have null pointers.
+    build_image(group, source, ids, call_.plan.list_weights ? weights : nullptr, num_tokens);
     open_wave(group, source, 0, 0);
     if (group.leader()) set_lined_ready(source, 0);
     group.sync();
