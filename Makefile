@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 # The CUDA backend where there is a GPU to run it.
 PRESET ?= $(if $(wildcard /dev/nvidiactl),cuda,cpu)
 # The main job: a layer at its real size on 4 ranks, verified against the fp64 reference.
-RUN_ARGS ?= run --preset qwen3-30b-a3b --ranks 4 --tokens 64
+RUN_ARGS ?= run --preset qwen3-30b-a3b --ranks 4 --tokens 256 --verify-tokens 1024
 ARGS ?= $(RUN_ARGS)
 
 help: ## this list

@@ -1,0 +1,79 @@
+// The program `flashmoe`: one MoE layer on several ranks, planned, run and compared.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <new>
+
+#include "commands.hpp"
+#include "flashmoe/error.hpp"
+#include "flashmoe/version.hpp"
+
+namespace flashmoe::cli {
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw Error("standard output cannot be written: check that the disk is not full");
+  }
+}
+
+namespace {
+
+/// Runs a command and turns what it throws into one line on standard error and an exit code.
+ExitCode guarded(const std::function<ExitCode()>& command) {
+  try {
+    return command();
+  } catch (const InvalidArgument& error) {
+    spdlog::error("{}", error.what());
+    return kBadInput;
+  } catch (const CudaError& error) {
+    spdlog::error("{}", error.what());
+    return kDeviceUnavailable;
+  } catch (const std::bad_alloc&) {
+    spdlog::error("no memory is left: use fewer tokens, ranks or threads");
+    return kFault;
+  } catch (const std::exception& error) {
+    spdlog::error("{}", error.what());
+    return kFault;
+  }
+}
+
+ExitCode parse_and_run(int argc, char** argv) {
+  CLI::App app("A distributed Mixture-of-Experts layer: planned, run and compared with an fp64 reference.", "flashmoe");
+  app.set_version_flag("--version", std::string(version()));
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 right, 1 verification failed, 2 bad input, 3 timeout or fault during the run, "
+             "4 device unavailable.");
+  Options options;
+  std::function<ExitCode()> command;
+  const auto add_command = [&](const char* name, const char* description, ExitCode (*function)(const Options&)) {
+    CLI::App* subcommand = app.add_subcommand(name, description);
+    add_options(*subcommand, options);
+    subcommand->callback([&command, &options, function] { command = [&options, function] { return function(options); }; });
+  };
+  add_command("info", "The machine, and the plan and memory of a layer; without a layer, the presets", &info);
+  add_command("run", "One call of a layer, measured, and compared with the reference on a sample of tokens", &run);
+  add_command("verify", "One call of a layer, compared with the reference on every token", &verify);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      app.exit(error);  // --help, --version
+      return kRight;
+    }
+    spdlog::error("{} (flashmoe --help lists the commands and flags)", error.what());
+    return kBadInput;
+  }
+  return guarded(command);
+}
+
+}  // namespace
+}  // namespace flashmoe::cli
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("flashmoe"));
+  spdlog::set_pattern("flashmoe: %^%l%$: %v");
+  return flashmoe::cli::parse_and_run(argc, argv);
+}

@@ -1,0 +1,57 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace flashmoe::cli {
+
+void add_options(CLI::App& command, Options& options) {
+  const std::string layer = "Layer";
+  command.add_option("--preset", options.preset, "A model's layer at its real size; `flashmoe info` lists the names")
+      ->group(layer);
+  command.add_option("--config", options.config, "A Hugging Face config.json; weights are generated")->group(layer);
+  command.add_option("--checkpoint", options.checkpoint, "A Hugging Face checkpoint directory, with --layer")->group(layer);
+  command.add_option("--layer", options.layer, "Layer of the checkpoint, counted from 0")->group(layer);
+  command.add_option("--hidden", options.hidden, "Elements of a token row")->group(layer);
+  command.add_option("--intermediate", options.intermediate, "Inner width of an expert")->group(layer);
+  command.add_option("--experts", options.experts, "Experts of all ranks together")->group(layer);
+  command.add_option("--top-k", options.top_k, "Experts a token takes")->group(layer);
+  command.add_option("--activation", options.activation,
+                     "silu, gelu, gelu_tanh, relu, relu2, identity or swiglu_clamped [silu]")->group(layer);
+  command.add_flag("--no-gate", options.no_gate, "Plain experts: no gate beside the up matrix")->group(layer);
+
+  const std::string batch = "Batch";
+  command.add_option("--dtype", options.dtype, "bf16, fp16, tf32, fp32 or fp64")->capture_default_str()->group(batch);
+  command.add_option("--ranks", options.ranks, "Ranks the experts are spread over")->capture_default_str()->group(batch);
+  command.add_option("--tokens", options.tokens, "Tokens of every rank, or one count a rank: N0,N1,... [64]")->group(batch);
+  command.add_option("--routing", options.routing,
+                     "uniform, zipf:S, all-to-one or IDS.npy[,WEIGHTS.npy] [the checkpoint's router, else uniform]")
+      ->group(batch);
+  command.add_option("--hidden-states", options.hidden_states, "Token rows of all ranks from a .safetensors or .npy file")
+      ->group(batch);
+  command.add_option("--seed", options.seed, "Seed of everything generated")->capture_default_str()->group(batch);
+
+  const std::string execution = "Execution";
+  command.add_option("--backend", options.backend, "auto, cpu or cuda")->capture_default_str()->group(execution);
+  command.add_option("--wire-form", options.wire_form, "auto, counted or lined")->capture_default_str()->group(execution);
+  command.add_option("--result-form", options.result_form, "auto, per_route or pre_reduced")
+      ->capture_default_str()->group(execution);
+  command.add_option("--wave-tokens", options.wave_tokens, "Tokens of a wave; 0: planned")
+      ->capture_default_str()->group(execution);
+  command.add_option("--wave-ring", options.wave_ring, "Waves in flight per source; 0: planned")
+      ->capture_default_str()->group(execution);
+  command.add_flag("--batch-invariant", options.batch_invariant, "Results that do not depend on the rest of the batch")
+      ->group(execution);
+  command.add_option("--threads", options.threads, "Threads of one rank on the CPU; 0: the cores, shared out")
+      ->capture_default_str()->group(execution);
+  command.add_option("--deadline", options.deadline_seconds, "Seconds without progress after which the run has failed")
+      ->capture_default_str()->group(execution);
+
+  const std::string result = "Result";
+  command.add_option("--verify-tokens", options.verify_tokens,
+                     "Tokens compared with the fp64 reference, 0: none [64 of run, all of verify]")->group(result);
+  command.add_option("--output", options.output, "Write the results of all ranks to a .safetensors or .npy file")
+      ->group(result);
+  command.add_flag("--json", options.json, "One JSON object on standard output, nothing else")->group(result);
+}
+
+}  // namespace flashmoe::cli

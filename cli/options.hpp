@@ -1,0 +1,61 @@
+// The flags, as given: every command takes the same ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace flashmoe::cli {
+
+struct Options {
+  // Which layer: a preset, a config, a layer of a checkpoint, or its sizes.
+  std::string preset;
+  std::string config;
+  std::string checkpoint;
+  std::optional<int> layer;
+  std::optional<int> hidden;
+  std::optional<int> intermediate;
+  std::optional<int> experts;
+  std::optional<int> top_k;
+  std::optional<std::string> activation;
+  bool no_gate = false;
+
+  // On what.
+  std::string dtype = "bf16";
+  int ranks = 4;
+  std::optional<std::string> tokens;   ///< one count for every rank, or one a rank; absent: kDefaultTokens, or the file's
+  std::optional<std::string> routing;  ///< absent: the checkpoint's router, else uniform
+  std::string hidden_states;
+  std::uint64_t seed = 1;
+
+  // How.
+  std::string backend = "auto";
+  std::string wire_form = "auto";
+  std::string result_form = "auto";
+  std::int64_t wave_tokens = 0;
+  int wave_ring = 0;
+  bool batch_invariant = false;
+  int threads = 0;  ///< of one rank; 0: the cores, shared out
+  double deadline_seconds = 30.0;
+
+  // What comes out.
+  std::optional<std::int64_t> verify_tokens;
+  std::string output;
+  bool json = false;
+
+  static constexpr std::int64_t kDefaultTokens = 64;
+
+  /// Whether any flag names a layer.
+  bool names_a_layer() const {
+    return !preset.empty() || !config.empty() || !checkpoint.empty() || hidden || intermediate || experts || top_k;
+  }
+};
+
+/// Adds every flag to a command.
+void add_options(CLI::App& command, Options& options);
+
+}  // namespace flashmoe::cli
