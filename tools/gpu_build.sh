@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles the kernels side by side and links GPU test programs from host objects made elsewhere: for a machine with
-# GPUs and a toolkit, but without the host libraries. FOLDER holds lib/*.o, tests/NAME.o and gtest's archives; programs
+# GPUs and a toolkit, but without the host libraries. FOLDER holds lib/*.o, tests/NAME.o, programs/NAME.o and gtest's archives; they
 # go to OUTPUT/NAME. Usage: tools/gpu_build.sh FOLDER OUTPUT [nvcc flags]
 set -eu
 folder=$1 output=$2; shift 2
@@ -11,6 +11,9 @@ for source in src/cuda/moe_kernel_*.cu; do
 done
 wait
 grep -h "error\|spill\|registers" "$output"/kernels/*.log || true
+for program in "$folder"/programs/*.o; do
+  nvcc "$program" "$folder"/lib/*.o "$output"/kernels/*.o -o "$output/$(basename "$program" .o)" &
+done
 for test in "$folder"/tests/*.o; do
   nvcc "$test" "$folder"/lib/*.o "$output"/kernels/*.o -o "$output/$(basename "$test" .o)" -L"$folder" -lgtest -lgtest_main -lgmock -lpthread &
 done

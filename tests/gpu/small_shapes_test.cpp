@@ -1,0 +1,63 @@
+// Every form and dtype on shapes small enough for compute-sanitizer: one rank, and two that share the GPU.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "device.hpp"
+#include "support/cuda_world.hpp"
+
+namespace flashmoe::test {
+namespace {
+
+struct Shape {
+  WireForm wire;
+  ResultForm results;
+  DType dtype;
+  int num_ranks;
+};
+
+class SmallShapes : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(SmallShapes, match_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const Shape& shape = GetParam();
+  const Problem problem{.num_ranks = shape.num_ranks, .hidden = 72, .intermediate = 40, .num_experts = 6, .top_k = 2,
+                        .max_tokens = 90, .dtype = shape.dtype, .wire_form = shape.wire,
+                        .result_form = shape.results, .wave_tokens = 32};
+  const auto experts = std::make_shared<DenseExperts>(problem, 1);
+  CudaWorld world(problem, experts, {.num_blocks = 4, .deadline_seconds = 120.0});
+  for (std::uint64_t call = 0; call < 2; ++call) {
+    std::vector<Batch> batches;
+    std::vector<Batch*> pointers;
+    for (int rank = 0; rank < shape.num_ranks; ++rank) {
+      batches.push_back(make_batch(problem, rank == 0 ? 90 : 33, 10 * call + static_cast<std::uint64_t>(rank), Routing::any));
+    }
+    for (Batch& batch : batches) pointers.push_back(&batch);
+    world.call(pointers, 90);
+    for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+      ASSERT_EQ(world.message(rank), "");
+      const auto wanted = reference::layer(problem, *experts, batches[rank].x_view(), batches[rank].routing());
+      EXPECT_LE(reference::relative_l2(batches[rank].output(problem), wanted), 1.3 * tolerance(problem.dtype));
+    }
+  }
+}
+
+std::vector<Shape> all_shapes() {
+  std::vector<Shape> shapes;
+  for (const int num_ranks : {1, 2}) {
+    for (const DType dtype : {DType::bf16, DType::fp16, DType::tf32, DType::fp64}) {
+      shapes.push_back({WireForm::counted, ResultForm::per_route, dtype, num_ranks});
+      shapes.push_back({WireForm::counted, ResultForm::pre_reduced, dtype, num_ranks});
+      shapes.push_back({WireForm::lined, ResultForm::per_route, dtype, num_ranks});
+    }
+  }
+  return shapes;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SmallShapes, ::testing::ValuesIn(all_shapes()), [](const auto& info) {
+  return fmt::format("{}_{}_{}_{}", to_string(info.param.wire), to_string(info.param.results),
+                     to_string(info.param.dtype), info.param.num_ranks);
+});
+
+}  // namespace
+}  // namespace flashmoe::test
