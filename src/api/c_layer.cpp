@@ -17,7 +17,7 @@ namespace flashmoe {
 
 namespace {
 
-flashmoe_call_stats to_c(const CallStats& stats) {
+flashmoe_call_stats stats_to_c(const CallStats& stats) {
   return {.struct_size = sizeof(flashmoe_call_stats),
           .wire_form = static_cast<int>(stats.wire_form),
           .result_form = static_cast<int>(stats.result_form),
@@ -34,7 +34,7 @@ flashmoe_call_stats to_c(const CallStats& stats) {
           .wall_us = stats.phases.wall_us};
 }
 
-flashmoe_layer_info to_c(const LayerInfo& info) {
+flashmoe_layer_info info_to_c(const LayerInfo& info) {
   return {.struct_size = sizeof(flashmoe_layer_info),
           .engine = info.engine.c_str(),
           .plan = info.plan.c_str(),
@@ -88,14 +88,14 @@ flashmoe_status flashmoe_layer_forward(flashmoe_layer* layer, const flashmoe_cal
     if (stats != nullptr) flashmoe::check_struct("call_stats", stats);
     const flashmoe::CallStats result = layer->layer.forward({c.x, c.num_tokens}, {c.topk_ids, c.topk_weights},
                                                             {c.y, c.num_tokens}, c.max_tokens);
-    if (stats != nullptr) flashmoe::write_struct("call_stats", stats, flashmoe::to_c(result));
+    if (stats != nullptr) flashmoe::write_struct("call_stats", stats, flashmoe::stats_to_c(result));
   });
 }
 
 flashmoe_status flashmoe_layer_get_info(const flashmoe_layer* layer, flashmoe_layer_info* info) {
   return flashmoe::guarded([&] {
     flashmoe::require_pointer("layer", layer);
-    flashmoe::write_struct("layer_info", info, flashmoe::to_c(layer->layer.info()));
+    flashmoe::write_struct("layer_info", info, flashmoe::info_to_c(layer->layer.info()));
   });
 }
 
