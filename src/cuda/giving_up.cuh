@@ -92,13 +92,13 @@ __device__ inline void finish_epoch(const Call& call) {
 }
 
 /// The host reads the outcome while kernels may run: values first, then the word that says they count. One thread.
-__device__ inline void publish_outcome(Outcome& outcome, std::uint64_t finished_epochs) {
-  add<Scope::system>(&outcome.finished_epochs, finished_epochs - outcome.finished_epochs);
+/// Stores, not atomic adds: pinned host memory takes none over PCIe.
+__device__ inline void publish_to_host(std::uint64_t& word, std::uint64_t value) {
+  cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(word).store(value, cuda::memory_order_release);
 }
 __device__ inline void publish_failure(Outcome& outcome, const Stall& stall) {
   outcome.stall = stall;
-  __threadfence_system();
-  add<Scope::system>(&outcome.failed, std::uint64_t{1});
+  publish_to_host(outcome.failed, 1);
 }
 
 /// Every block ends here. The last one out advances the epoch, or tells every rank that this one gave up.
@@ -116,7 +116,7 @@ __device__ inline void leave(const KernelArgs& args, const Call& call, const Fab
   if (group.leader()) state.blocks_out = 0;
   if (observe<Scope::device>(&state.giving_up) == 0) {
     finish_epoch(call);
-    if (group.leader()) publish_outcome(*args.outcome, call.epoch + 1);
+    if (group.leader()) publish_to_host(args.outcome->finished_epochs, call.epoch + 1);
     return;
   }
   std::uint64_t words[kStallWords];

