@@ -72,16 +72,12 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
                      to_string(stall.actor), deadline_seconds, to_string(wait.signal), wait.expected, wait.seen);
 }
 
-void throw_stall(const Stall& stall, double deadline_seconds, int top_k, int num_experts) {
+void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts) {
   const std::string text = describe(stall, deadline_seconds, top_k, num_experts);
-  switch (stall.wait.signal) {
-    case SignalKind::wrong_id:
-    case SignalKind::wrong_count: throw InvalidArgument(text);
-    case SignalKind::rank_failed:
-    case SignalKind::wrong_layer:
-    case SignalKind::wrong_plan: throw FabricError(text);
-    default: throw Timeout(text);
-  }
+  const bool own_input = stall.wait.signal == SignalKind::wrong_id || stall.wait.signal == SignalKind::wrong_count;
+  if (own_input && stall.rank == rank) throw InvalidArgument(text);
+  if (is_fault(stall.wait.signal)) throw FabricError(text);
+  throw Timeout(text);
 }
 
 }  // namespace flashmoe

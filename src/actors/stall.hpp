@@ -64,7 +64,8 @@ Stall explain(const std::vector<Stall>& posted);
 /// One sentence: who waited for what from whom, what was seen, what to check. `deadline_seconds` is the limit that passed.
 std::string describe(const Stall& stall, double deadline_seconds, int top_k, int num_experts);
 
-/// Throws what the record means: InvalidArgument (wrong id), FabricError (disagreement, failed rank), Timeout (waits).
-[[noreturn]] void throw_stall(const Stall& stall, double deadline_seconds, int top_k, int num_experts);
+/// Throws what the record means to rank `rank`: InvalidArgument (its own wrong id or count), FabricError (disagreement, or
+/// a fault of another rank), Timeout (waits).
+[[noreturn]] void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts);
 
 }  // namespace flashmoe

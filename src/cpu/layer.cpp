@@ -63,34 +63,37 @@ Call RankContext::make_call() const {
   return call;
 }
 
-Layer::Layer(std::shared_ptr<RankContext> context, const Problem& problem,
-             std::shared_ptr<const ExpertSource> experts, std::uint64_t layer_id)
-    : context_(std::move(context)), problem_(problem), experts_(std::move(experts)), layer_id_(layer_id) {
-  const ExpertMath math = make_call({}).math;
-  for (int i = 0; i < context_->options().roster.num_processors; ++i) {
-    engines_.emplace_back(context_->heap().layout().geometry, math, *experts_);
-  }
+ExpertMath expert_math(const Problem& problem) {
+  return {.dtype = problem.dtype,
+          .activation = problem.activation,
+          .gated = problem.gated,
+          .up_bias = problem.up_bias,
+          .down_bias = problem.down_bias,
+          .weight_on_input = problem.weight_on_input,
+          .swiglu_alpha = problem.swiglu_alpha,
+          .swiglu_limit = problem.swiglu_limit};
 }
 
-Call Layer::make_call(const CallInput& input) const {
-  Call call = context_->make_call();
-  call.layer_id = layer_id_;
-  call.plan = plan_call(problem_, call.geometry(), input.max_tokens);
+Call make_call(const RankContext& context, const Problem& problem, std::uint64_t layer_id, const CallInput& input) {
+  Call call = context.make_call();
+  call.layer_id = layer_id;
+  call.plan = plan_call(problem, call.geometry(), input.max_tokens);
   call.plan_hash = plan_hash(call.geometry(), call.plan);
-  call.math = {.dtype = problem_.dtype,
-               .activation = problem_.activation,
-               .gated = problem_.gated,
-               .up_bias = problem_.up_bias,
-               .down_bias = problem_.down_bias,
-               .weight_on_input = problem_.weight_on_input,
-               .swiglu_alpha = problem_.swiglu_alpha,
-               .swiglu_limit = problem_.swiglu_limit};
+  call.math = expert_math(problem);
   call.x = input.x.data;
   call.topk_ids = input.routing.topk_ids;
   call.topk_weights = input.routing.topk_weights;
   call.y = input.y.data;
   call.num_tokens = input.x.num_rows;
   return call;
+}
+
+Layer::Layer(std::shared_ptr<RankContext> context, const Problem& problem,
+             std::shared_ptr<const ExpertSource> experts, std::uint64_t layer_id)
+    : context_(std::move(context)), problem_(problem), experts_(std::move(experts)), layer_id_(layer_id) {
+  for (int i = 0; i < context_->options().roster.num_processors; ++i) {
+    engines_.emplace_back(context_->heap().layout().geometry, expert_math(problem_), *experts_);
+  }
 }
 
 CallStats Layer::forward(const CallInput& input, double deadline_seconds) {
@@ -102,7 +105,7 @@ CallStats Layer::forward(const CallInput& input, double deadline_seconds) {
                               describe(*death, deadline_seconds, problem_.top_k, problem_.num_experts)));
   }
   check_input(problem_, input);
-  const Call call = make_call(input);
+  const Call call = make_call(*context_, problem_, layer_id_, input);
   RankProgram<Fabric> program(call, engines_, [&](Traffic* traffic) {
     return Fabric(heap.bases(), call.rank, traffic);
   });
@@ -111,7 +114,7 @@ CallStats Layer::forward(const CallInput& input, double deadline_seconds) {
     const Stall culprit = settle_stall(call, heap, *result.stall, grace_seconds(deadline_seconds));
     heap.kill(culprit);
     if (result.exception) std::rethrow_exception(result.exception);
-    throw_stall(culprit, deadline_seconds, problem_.top_k, problem_.num_experts);
+    throw_stall(culprit, call.rank, deadline_seconds, problem_.top_k, problem_.num_experts);
   }
   CallStats stats{.plan = call.plan, .epoch = call.epoch, .traffic = program.traffic(), .phases = result.phases};
   finish_epoch(call);

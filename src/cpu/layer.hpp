@@ -64,6 +64,12 @@ struct CallStats {
   PhaseTimes phases;
 };
 
+/// The arithmetic of a problem's experts.
+ExpertMath expert_math(const Problem& problem);
+
+/// One rank's part of one call, as its actors see it. Throws as plan_call().
+Call make_call(const RankContext& context, const Problem& problem, std::uint64_t layer_id, const CallInput& input);
+
 class Layer {
  public:
   /// `problem` has passed validate(); `geometry` is the heap's. layer_id: the same on all ranks, one a layer of a heap.
@@ -76,8 +82,6 @@ class Layer {
   CallStats forward(const CallInput& input, double deadline_seconds);
 
  private:
-  Call make_call(const CallInput& input) const;
-
   std::shared_ptr<RankContext> context_;
   Problem problem_;
   std::shared_ptr<const ExpertSource> experts_;

@@ -40,7 +40,8 @@ class RankProgram {
     scheduler_ = std::make_unique<Scheduler<SoloGroup>>(call);
   }
 
-  int num_actors() const { return 2 * call_.roster.num_dispatchers + 2 + call_.roster.num_processors; }
+  static int num_actors(const Roster& roster) { return 2 * roster.num_dispatchers + 2 + roster.num_processors; }
+  int num_actors() const { return num_actors(call_.roster); }
 
   Actor kind(int actor) const {
     const int first_single = 2 * call_.roster.num_dispatchers;

@@ -183,7 +183,7 @@ void Layer::status() const {
     if (!all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   cudaStreamDestroy(stream);
-  throw_stall(explain(posted), context_->options().deadline_seconds, problem_.top_k, problem_.num_experts);
+  throw_stall(explain(posted), context_->rank(), context_->options().deadline_seconds, problem_.top_k, problem_.num_experts);
 }
 
 }  // namespace flashmoe::cuda_backend

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "cpu/layer.hpp"
 #include "planner/plan.hpp"
 #include "support/batch.hpp"
+#include "support/poison.hpp"
 
 namespace flashmoe::test {
 
@@ -17,35 +19,68 @@ class CpuWorld {
  public:
   CpuWorld(const Problem& problem, std::shared_ptr<const ExpertSource> experts, const cpu::RankOptions& options = {},
            const EngineTraits& traits = cpu::engine_traits())
-      : heap_(std::make_shared<cpu::Heap>(plan_geometry(problem, traits))) {
-    for (int rank = 0; rank < problem.num_ranks; ++rank) {
-      auto context = std::make_shared<cpu::RankContext>(heap_, rank, options);
-      layers_.push_back(std::make_unique<cpu::Layer>(std::move(context), problem, experts, 1));
+      : CpuWorld(problem, std::vector<std::shared_ptr<const ExpertSource>>{std::move(experts)}, options, traits) {}
+
+  /// One layer for every entry of `layers`, all on one heap.
+  CpuWorld(const Problem& problem, const std::vector<std::shared_ptr<const ExpertSource>>& layers,
+           const cpu::RankOptions& options = {}, const EngineTraits& traits = cpu::engine_traits())
+      : heap_(std::make_shared<cpu::Heap>(plan_geometry(problem, traits))),
+        layers_(static_cast<std::size_t>(problem.num_ranks)),
+        errors_(layers_.size()),
+        stats_(layers_.size()) {
+    for (std::size_t rank = 0; rank < layers_.size(); ++rank) {
+      contexts_.push_back(std::make_shared<cpu::RankContext>(heap_, static_cast<int>(rank), options));
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        layers_[rank].push_back(std::make_unique<cpu::Layer>(contexts_.back(), problem, layers[i], i + 1));
+      }
     }
   }
 
-  /// Runs one call; entry r is rank r's batch, null where the rank never enters. Rethrows nothing: see errors().
+  /// Runs one call of layer 0; entry r is rank r's batch, null where the rank never enters. Rethrows nothing: see
+  /// errors().
   std::vector<cpu::CallStats> call(const std::vector<Batch*>& batches, std::int64_t max_tokens,
                                    double deadline_seconds = 20.0) {
-    std::vector<cpu::CallStats> stats(batches.size());
-    errors_.assign(batches.size(), nullptr);
+    return each_rank([&](std::size_t rank) {
+      if (batches[rank] != nullptr) forward(rank, *batches[rank], max_tokens, deadline_seconds);
+    });
+  }
+
+  /// Runs `work(rank)` in one thread a rank, and keeps what it throws.
+  std::vector<cpu::CallStats> each_rank(const std::function<void(std::size_t)>& work) {
+    errors_.assign(layers_.size(), nullptr);
+    stats_.assign(layers_.size(), {});
     std::vector<std::jthread> threads;
-    for (std::size_t rank = 0; rank < batches.size(); ++rank) {
-      if (batches[rank] == nullptr) continue;
+    for (std::size_t rank = 0; rank < layers_.size(); ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          Batch& batch = *batches[rank];
-          stats[rank] = layers_[rank]->forward(
-              {.x = batch.x_view(), .routing = batch.routing(), .y = batch.y_view(), .max_tokens = max_tokens},
-              deadline_seconds);
+          work(rank);
         } catch (...) {
           errors_[rank] = std::current_exception();
         }
       });
     }
     threads.clear();
-    return stats;
+    return stats_;
   }
+
+  /// One rank's part of a call, in the caller's thread.
+  void forward(std::size_t rank, Batch& batch, std::int64_t max_tokens, double deadline_seconds = 20.0,
+               std::size_t layer = 0) {
+    stats_[rank] = layers_[rank][layer]->forward(
+        {.x = batch.x_view(), .routing = batch.routing(), .y = batch.y_view(), .max_tokens = max_tokens},
+        deadline_seconds);
+  }
+
+  /// NaN in all memory that a call must write before it reads it.
+  void poison() {
+    poison_heap(*heap_);
+    for (const auto& context : contexts_) poison_scratch(*context);
+  }
+
+  /// Bytes of rows that a rank sent to others in the last call.
+  std::uint64_t payload_bytes(std::size_t rank) const { return stats_[rank].traffic.payload_bytes; }
+  std::uint64_t overhead_bytes(std::size_t rank) const { return stats_[rank].traffic.overhead_bytes; }
+  CallPlan plan(std::size_t rank) const { return stats_[rank].plan; }
 
   /// What each rank's last call threw, or null.
   const std::vector<std::exception_ptr>& errors() const { return errors_; }
@@ -60,12 +95,27 @@ class CpuWorld {
     }
   }
 
+  template <class Exception>
+  bool threw(std::size_t rank) const {
+    if (!errors_[rank]) return false;
+    try {
+      std::rethrow_exception(errors_[rank]);
+    } catch (const Exception&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
   cpu::Heap& heap() { return *heap_; }
+  const cpu::RankContext& context(std::size_t rank) const { return *contexts_[rank]; }
 
  private:
   std::shared_ptr<cpu::Heap> heap_;
-  std::vector<std::unique_ptr<cpu::Layer>> layers_;
+  std::vector<std::shared_ptr<cpu::RankContext>> contexts_;
+  std::vector<std::vector<std::unique_ptr<cpu::Layer>>> layers_;  // [num_ranks][num_layers]
   std::vector<std::exception_ptr> errors_;
+  std::vector<cpu::CallStats> stats_;
 };
 
 }  // namespace flashmoe::test
