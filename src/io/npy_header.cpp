@@ -1,6 +1,7 @@
 #include "io/npy_header.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <set>
@@ -119,9 +120,8 @@ NpyHeader parse_npy_header(std::string_view text) {
 }
 
 std::string format_npy_header(std::string_view descr, const std::vector<std::int64_t>& shape) {
-  std::string dimensions;
-  for (const std::int64_t dimension : shape) dimensions += fmt::format("{}, ", dimension);
-  return fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, dimensions);
+  const std::string_view tail = shape.size() == 1 ? "," : "";  // Python's tuple of one
+  return fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", descr, fmt::join(shape, ", "), tail);
 }
 
 }  // namespace flashmoe
