@@ -1,19 +1,28 @@
 #include "api/backend.hpp"
 
 #include "api/cpu_backend.hpp"
+#ifdef FLASHMOE_HAS_CUDA
+#include "cuda/cuda_backend.hpp"
+#endif
 #include "flashmoe/error.hpp"
 
 namespace flashmoe {
 
 void require_backend(BackendKind backend) {
-  if (backend == BackendKind::cuda) {
-    throw CudaError("backend (cuda) needs a build with CUDA, and this one has the CPU backend alone: build with "
-                    "FLASHMOE_CUDA=ON, or use backend cpu");
-  }
+  if (backend == BackendKind::cpu) return;
+#ifdef FLASHMOE_HAS_CUDA
+  require_cuda_device();
+#else
+  throw CudaError("backend (cuda) needs a build with CUDA, and this one has the CPU backend alone: build with "
+                  "FLASHMOE_CUDA=ON, or use backend cpu");
+#endif
 }
 
 std::unique_ptr<Backend> make_backend(const GroupOptions& options) {
   require_backend(options.backend);
+#ifdef FLASHMOE_HAS_CUDA
+  if (options.backend == BackendKind::cuda) return make_cuda_backend(options);
+#endif
   return make_cpu_backend(options);
 }
 

@@ -84,6 +84,7 @@ RankContext::RankContext(std::shared_ptr<LocalHeap> heap, int rank, DType dtype,
   local_layout_ = make_local_layout(heap_->layout().geometry, roster_of(num_blocks_));
   local_ = DeviceMemory(device(), local_layout_.total_bytes);
   state_ = DeviceMemory(device(), sizeof(KernelState));
+  last_launch_.create();
   const std::vector<MBlock> blocks(static_cast<std::size_t>(local_layout_.geometry.num_m_blocks));
   check(cudaMemcpy(local_.as<char>() + local_layout_.m_blocks, blocks.data(), blocks.size() * sizeof(MBlock),
                    cudaMemcpyHostToDevice),
@@ -107,10 +108,11 @@ KernelArgs RankContext::make_args() const {
   return args;
 }
 
-KernelState RankContext::state() const {
+KernelState RankContext::state(cudaStream_t stream) const {
   const DeviceGuard guard(device());
   KernelState state;
-  check(cudaMemcpy(&state, state_.as<char>(), sizeof(state), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  check(cudaMemcpyAsync(&state, state_.as<char>(), sizeof(state), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   return state;
 }
 
@@ -145,13 +147,19 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   call.num_tokens = input.x.num_rows;
   args.weights = weights_;
   args.num_tokens = input.num_tokens;
+  if (input.deadline_seconds > 0) args.deadline_ns = static_cast<std::uint64_t>(input.deadline_seconds * 1e9);
 
   const DeviceGuard guard(context_->device());
   const KernelEntry kernel = kernel_entry(problem_.dtype);
   void* parameters[] = {&args};
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
+  const bool eager = capture == cudaStreamCaptureStatusNone;
+  if (eager) check(cudaStreamWaitEvent(stream, context_->last_launch(), 0), "cudaStreamWaitEvent");
   check(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(context_->num_blocks())), dim3(kBlockThreads),
                          parameters, kernel.shared_bytes, stream),
         "cudaLaunchKernel");
+  if (eager) check(cudaEventRecord(context_->last_launch(), stream), "cudaEventRecord");
 }
 
 void Layer::status() const {

@@ -59,8 +59,12 @@ class RankContext {
   std::size_t local_bytes() const { return local_layout_.total_bytes; }
   KernelArgs make_args() const;
   Outcome& outcome() const { return *outcome_.get(); }
-  KernelState state() const;   ///< copied from the device; call synchronized
+  /// Copied from the device in the order of `stream`, by default one of this thread's.
+  KernelState state(cudaStream_t stream = cudaStreamPerThread) const;
   std::mutex& mutex() { return mutex_; }
+  /// Recorded after each eager launch: the next one, on any stream, waits for it. Captured calls run where their graph
+  /// is launched; two graphs of one heap must not be launched at once.
+  cudaEvent_t last_launch() const { return last_launch_.get(); }
 
  private:
   std::shared_ptr<LocalHeap> heap_;
@@ -71,6 +75,7 @@ class RankContext {
   DeviceMemory local_;
   DeviceMemory state_;
   PinnedHost<Outcome> outcome_;
+  OwnedEvent last_launch_;
   std::mutex mutex_;
 };
 
@@ -81,6 +86,7 @@ struct CallInput {
   Rows y;
   std::int64_t max_tokens = 0;                   ///< host value, the same on all ranks, fixed at capture
   const std::int64_t* num_tokens = nullptr;      ///< device memory; null: x.num_rows
+  double deadline_seconds = 0;                   ///< 0: the rank's
 };
 
 class Layer {
@@ -89,7 +95,8 @@ class Layer {
   Layer(std::shared_ptr<RankContext> context, const Problem& problem, const WeightsView& weights,
         std::uint64_t layer_id);
 
-  /// Launches the call; returns at once. Raises what an earlier call of this rank ended with. Capturable.
+  /// Launches the call; returns at once. Raises what an earlier call of this rank ended with. Capturable. Calls of all
+  /// layers of the heap run one after another, whatever their streams.
   void forward(const CallInput& input, cudaStream_t stream);
 
   /// Throws what the latest finished call ended with; does not wait.

@@ -20,8 +20,9 @@ class DeviceMemory {
       throw CudaError(fmt::format("device {} has no {} bytes left: use fewer tokens, waves or ranks a GPU", device, bytes));
     }
     check(result, "cudaMalloc");
-    check(cudaMemset(data_, 0, bytes), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    // Only this thread's stream: other ranks' kernels may be waiting for this rank.
+    check(cudaMemsetAsync(data_, 0, bytes, cudaStreamPerThread), "cudaMemsetAsync");
+    check(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
   }
   ~DeviceMemory() {
     if (data_ == nullptr) return;
@@ -47,6 +48,22 @@ class DeviceMemory {
   void* data_ = nullptr;
   int device_ = 0;
   std::size_t bytes_ = 0;
+};
+
+/// An event without timing, of the device that is current when it is made.
+class OwnedEvent {
+ public:
+  OwnedEvent() = default;
+  void create() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+  ~OwnedEvent() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 /// One zeroed T in pinned host memory that every device can write.

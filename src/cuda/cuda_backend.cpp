@@ -1,0 +1,270 @@
+#include "cuda/cuda_backend.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cuda/kernel_table.hpp"
+#include "cuda/layer.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe {
+
+namespace {
+
+using cuda_backend::check;
+using cuda_backend::DeviceGuard;
+using cuda_backend::DeviceMemory;
+
+int count_devices() {
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  if (result == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    throw CudaError("backend (cuda) needs a driver for CUDA 13.0 or newer, and this machine's is older: update the NVIDIA "
+                    "driver, or use backend cpu");
+  }
+  if (result != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    throw CudaError("backend (cuda) needs a GPU, and this machine shows none: check nvidia-smi, or use backend cpu");
+  }
+  return count;
+}
+
+bool on_device(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
+/// Expert parameters of one rank in its GPU's memory.
+class UploadedWeights {
+ public:
+  UploadedWeights(int device, int rank, const Problem& problem, const ExpertSource& experts)
+      : local_experts_(static_cast<std::size_t>(problem.num_local_experts())) {
+    const std::size_t element = dtype_bytes(problem.dtype);
+    const std::size_t hidden = static_cast<std::size_t>(problem.hidden);
+    const std::size_t up_bytes = static_cast<std::size_t>(problem.up_columns()) * hidden * element;
+    const std::size_t down_bytes = hidden * static_cast<std::size_t>(problem.intermediate) * element;
+    const std::size_t up_bias_bytes = problem.up_bias ? static_cast<std::size_t>(problem.up_columns()) * sizeof(float) : 0;
+    const std::size_t down_bias_bytes = problem.down_bias ? hidden * sizeof(float) : 0;
+    up_ = DeviceMemory(device, up_bytes * local_experts_);
+    down_ = DeviceMemory(device, down_bytes * local_experts_);
+    up_bias_ = DeviceMemory(device, up_bias_bytes * local_experts_);
+    down_bias_ = DeviceMemory(device, down_bias_bytes * local_experts_);
+    const DeviceGuard guard(device);
+    for (std::size_t local = 0; local < local_experts_; ++local) {
+      const auto expert = experts.expert(rank * problem.num_local_experts() + static_cast<int>(local));
+      copy(up_, local, expert->up, up_bytes);
+      copy(down_, local, expert->down, down_bytes);
+      copy(up_bias_, local, expert->up_bias, up_bias_bytes);
+      copy(down_bias_, local, expert->down_bias, down_bias_bytes);
+    }
+    view_ = {up_.as<void>(), down_.as<void>(), problem.up_bias ? up_bias_.as<float>() : nullptr,
+             problem.down_bias ? down_bias_.as<float>() : nullptr};
+  }
+  const WeightsView& view() const { return view_; }
+
+ private:
+  static void copy(DeviceMemory& target, std::size_t index, const void* source, std::size_t bytes) {
+    if (bytes == 0) return;
+    check(cudaMemcpy(target.as<char>() + index * bytes, source, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+
+  std::size_t local_experts_;
+  DeviceMemory up_, down_, up_bias_, down_bias_;
+  WeightsView view_;
+};
+
+void require_on_device(const char* name, const void* pointer) {
+  if (pointer == nullptr || on_device(pointer)) return;
+  throw InvalidArgument(fmt::format("{} must lie in GPU memory for backend cuda, got host memory: copy it to the GPU of the "
+                                    "rank first", name));
+}
+
+/// Device buffers for the tensors of a call that lie in host memory. Made with the layer: a running call of another rank
+/// on the GPU may wait for this one, so nothing may allocate in between.
+struct Staging {
+  DeviceMemory x, ids, weights, y;
+  Staging(int device, const Problem& problem) {
+    const auto tokens = static_cast<std::size_t>(problem.max_tokens);
+    const std::size_t rows = tokens * static_cast<std::size_t>(problem.hidden) * dtype_bytes(problem.dtype);
+    const std::size_t routes = tokens * static_cast<std::size_t>(problem.top_k) * 4;
+    x = DeviceMemory(device, rows);
+    y = DeviceMemory(device, rows);
+    ids = DeviceMemory(device, routes);
+    weights = DeviceMemory(device, routes);
+  }
+};
+
+/// A synchronous call. With weights from a source of host memory, the tensors of its calls lie in host memory too.
+class CudaLayer final : public RankLayer {
+ public:
+  CudaLayer(std::shared_ptr<cuda_backend::RankContext> context, const Problem& problem,
+            std::unique_ptr<UploadedWeights> uploaded, const WeightsView& weights, std::uint64_t layer_id)
+      : context_(std::move(context)), problem_(problem), uploaded_(std::move(uploaded)),
+        layer_(context_, problem, weights, layer_id) {
+    const DeviceGuard guard(context_->device());
+    if (uploaded_) staging_ = std::make_unique<Staging>(context_->device(), problem);
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  ~CudaLayer() override {
+    const DeviceGuard guard(context_->device());
+    cudaStreamDestroy(stream_);
+  }
+
+  CallStats forward(const LayerCall& call, double deadline_seconds) override {
+    const std::lock_guard lock(call_mutex_);
+    const auto begin = std::chrono::steady_clock::now();
+    const DeviceGuard guard(context_->device());
+    cuda_backend::CallInput input{.x = call.x, .routing = call.routing, .y = call.y, .max_tokens = call.max_tokens,
+                                  .num_tokens = nullptr, .deadline_seconds = deadline_seconds};
+    if (staging_) {
+      upload(call, input);
+    } else {
+      require_on_device("x", call.x.data);
+      require_on_device("topk_ids", call.routing.topk_ids);
+      require_on_device("topk_weights", call.routing.topk_weights);
+      require_on_device("y", call.y.data);
+    }
+    const cuda_backend::KernelState before = context_->state(stream_);
+    layer_.forward(input, stream_);
+    if (staging_ && call.y.num_rows > 0) {
+      check(cudaMemcpyAsync(call.y.data, input.y.data, row_bytes(call), cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+    }
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    layer_.status();
+    const cuda_backend::KernelState after = context_->state(stream_);
+    const CallPlan plan = layer_.plan(call.max_tokens);
+    CallStats stats{.wire_form = plan.wire_form,
+                    .result_form = plan.result_form,
+                    .epoch = context_->outcome().finished_epochs - 1,
+                    .wire_bytes = after.payload_bytes - before.payload_bytes,
+                    .wire_overhead_bytes = after.overhead_bytes - before.overhead_bytes,
+                    .kernel_launches = 1,
+                    .phases = {}};
+    stats.phases.wall_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    return stats;
+  }
+
+ private:
+  std::size_t row_bytes(const LayerCall& call) const {
+    return static_cast<std::size_t>(call.x.num_rows) * static_cast<std::size_t>(problem_.hidden) *
+           dtype_bytes(problem_.dtype);
+  }
+
+  void upload(const LayerCall& call, cuda_backend::CallInput& input) {
+    const std::size_t routes = static_cast<std::size_t>(call.x.num_rows) * static_cast<std::size_t>(problem_.top_k) * 4;
+    copy_in(staging_->x, call.x.data, row_bytes(call));
+    copy_in(staging_->ids, call.routing.topk_ids, routes);
+    copy_in(staging_->weights, call.routing.topk_weights, routes);
+    input.x.data = staging_->x.as<void>();
+    input.routing = {staging_->ids.as<std::int32_t>(), staging_->weights.as<float>()};
+    input.y.data = staging_->y.as<void>();
+  }
+  void copy_in(const DeviceMemory& target, const void* source, std::size_t bytes) {
+    if (bytes > 0) check(cudaMemcpyAsync(target.as<void>(), source, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+  }
+
+  std::shared_ptr<cuda_backend::RankContext> context_;
+  Problem problem_;
+  std::unique_ptr<UploadedWeights> uploaded_;  // null where the caller keeps the weights on the GPU
+  std::unique_ptr<Staging> staging_;           // beside uploaded_
+  cuda_backend::Layer layer_;
+  cudaStream_t stream_ = nullptr;
+  std::mutex call_mutex_;
+};
+
+class CudaHeap final : public SharedHeap {
+ public:
+  CudaHeap(const Geometry& geometry, std::vector<int> devices)
+      : heap_(std::make_shared<cuda_backend::LocalHeap>(geometry, std::move(devices))),
+        contexts_(static_cast<std::size_t>(geometry.num_ranks)) {}
+
+  const HeapLayout& layout() const override { return heap_->layout(); }
+  bool dead() const override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& context : contexts_) {
+      if (context && context->outcome().failed != 0) return true;
+    }
+    return false;
+  }
+
+  std::unique_ptr<RankLayer> make_layer(int rank, const Problem& problem, const RankWeights& weights,
+                                        std::uint64_t layer_id) override {
+    std::shared_ptr<cuda_backend::RankContext> own = context(rank, problem.dtype);
+    std::unique_ptr<UploadedWeights> uploaded;
+    WeightsView view;
+    if (const auto* dense = std::get_if<WeightsView>(&weights)) {
+      require_on_device("weights.up", dense->up);
+      require_on_device("weights.down", dense->down);
+      require_on_device("weights.up_bias", dense->up_bias);
+      require_on_device("weights.down_bias", dense->down_bias);
+      view = *dense;
+    } else {
+      uploaded = std::make_unique<UploadedWeights>(own->device(), rank, problem,
+                                                   *std::get<std::shared_ptr<const ExpertSource>>(weights));
+      view = uploaded->view();
+    }
+    return std::make_unique<CudaLayer>(std::move(own), problem, std::move(uploaded), view, layer_id);
+  }
+
+ private:
+  std::shared_ptr<cuda_backend::RankContext> context(int rank, DType dtype) {
+    const std::lock_guard lock(mutex_);
+    auto& context = contexts_[static_cast<std::size_t>(rank)];
+    if (!context) {
+      context = std::make_shared<cuda_backend::RankContext>(heap_, rank, dtype, cuda_backend::LaunchOptions{});
+    }
+    return context;
+  }
+
+  std::shared_ptr<cuda_backend::LocalHeap> heap_;
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<cuda_backend::RankContext>> contexts_;  // [num_ranks], null until the rank's first layer
+};
+
+class CudaBackend final : public Backend {
+ public:
+  std::string engine_name() const override { return "cuda-portable"; }
+  EngineTraits engine_traits(const Problem& problem) const override {
+    cuda_backend::kernel_entry(problem.dtype);  // refuses dtypes without a kernel
+    return cuda_backend::engine_traits(problem);
+  }
+  std::size_t local_bytes(const Geometry& geometry) const override {
+    const int num_devices = count_devices();
+    const int ranks_here = (geometry.num_ranks + num_devices - 1) / num_devices;
+    int num_sms = 0;
+    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+    return make_local_layout(geometry, cuda_backend::roster_of(std::max(1, num_sms / ranks_here))).total_bytes;
+  }
+  std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry) const override {
+    const int num_devices = count_devices();
+    std::vector<int> devices;
+    for (int rank = 0; rank < geometry.num_ranks; ++rank) devices.push_back(rank % num_devices);
+    return std::make_shared<CudaHeap>(geometry, std::move(devices));
+  }
+};
+
+}  // namespace
+
+void require_cuda_device() {
+  const int count = count_devices();
+  for (int device = 0; device < count; ++device) {
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    if (major < 8) {
+      throw CudaError(fmt::format("backend (cuda) needs GPUs of compute capability 8.0 or newer, and GPU {} has {}.x: hide it "
+                                  "with CUDA_VISIBLE_DEVICES, or use backend cpu", device, major));
+    }
+  }
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const GroupOptions&) { return std::make_unique<CudaBackend>(); }
+
+}  // namespace flashmoe
