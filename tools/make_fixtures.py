@@ -166,11 +166,11 @@ def routes_of(router_output):
     return logits, scores.gather(1, ids), ids
 
 
-def run_block(fixture, folder, hidden_states):
-    """What the library's block does with the checkpoint in `folder`, computed in fp32."""
+def run_block(fixture, folder, hidden_states, dtype=torch.float32):
+    """What the library's block does with the checkpoint in `folder`, computed in `dtype`."""
     family = FAMILIES[fixture.family]
     model = getattr(transformers, family.model).from_pretrained(
-        folder, dtype=torch.float32, experts_implementation="eager").eval()
+        folder, dtype=dtype, experts_implementation="eager").eval()
     layer = model.model.layers[family.layer]
     block = next(getattr(layer, name) for name in ("mlp", "feed_forward", "block_sparse_moe") if hasattr(layer, name))
     for shared in ("shared_expert", "shared_experts"):
@@ -180,7 +180,7 @@ def run_block(fixture, folder, hidden_states):
     seen = []
     hook = router.register_forward_hook(lambda module, inputs, output: seen.append(output))
     with torch.no_grad():
-        output = block(hidden_states.float())
+        output = block(hidden_states.to(dtype))
     hook.remove()
     output = output[0] if isinstance(output, tuple) else output
     logits, weights, ids = routes_of(seen[0])
@@ -192,13 +192,18 @@ def run_block(fixture, folder, hidden_states):
     }
 
 
-def make_fixture(fixture, folder, seed, batch=2, sequence=10):
+def make_hidden_states(fixture, seed, batch=2, sequence=10):
+    """A block's input of variance 1."""
+    shape = (batch, sequence, SMALL["hidden_size"])
+    return uniform(seed, "hidden_states", shape, math.sqrt(3)).to(DTYPES[fixture.dtype])
+
+
+def make_fixture(fixture, folder, seed):
     """Makes `folder` anew."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make_checkpoint(fixture, folder, seed)
-    hidden = SMALL["hidden_size"]
-    states = uniform(seed, "hidden_states", (batch, sequence, hidden), math.sqrt(3)).to(DTYPES[fixture.dtype])
+    states = make_hidden_states(fixture, seed)
     block = {"hidden_states": states, **run_block(fixture, folder, states)}
     safetensors.torch.save_file(block, folder / BLOCK_FILE)
 

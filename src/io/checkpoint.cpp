@@ -72,9 +72,10 @@ std::shared_ptr<const ExpertParameters> make_expert(const std::shared_ptr<const 
     if (!state->stored.down_bias.empty()) owned->parameters.down_bias = state->stored.down_bias.data() + index * hidden;
     return {owned, &owned->parameters};
   } catch (const std::bad_alloc&) {
-    throw Error(fmt::format("expert {} of {} needs {} bytes, but no memory is left: use fewer ranks in one process or a "
-                            "smaller expert cache",
-                            expert_index, state->config.name, bytes_to_copy(stored, state->dtype)));
+    throw Error(
+        fmt::format("expert {} of {} needs {} bytes, but no memory is left: use fewer ranks in one process or a "
+                    "smaller expert cache",
+                    expert_index, state->config.name, bytes_to_copy(stored, state->dtype)));
   }
 }
 
@@ -84,9 +85,10 @@ void refuse_quantised(const json& root, std::string_view origin) {
     const auto found = object->find("quantization_config");
     if (found == object->end() || found->is_null()) continue;
     const bool named = found->is_object() && found->contains("quant_method");
-    throw InvalidArgument(fmt::format("{} must be of an unquantised checkpoint, and its quantization_config says {}: "
-                                      "quantised ones cannot be loaded, use one with BF16, F16 or F32 weights",
-                                      origin, describe(named ? (*found)["quant_method"] : *found)));
+    throw InvalidArgument(
+        fmt::format("{} must be of an unquantised checkpoint, and its quantization_config says {}: "
+                    "quantised ones cannot be loaded, use one with BF16, F16 or F32 weights",
+                    origin, describe(named ? (*found)["quant_method"] : *found)));
   }
 }
 
@@ -123,16 +125,17 @@ void check_layer(const ModelConfig& config, int layer_index) {
     throw InvalidArgument(fmt::format("layer ({}) must be one of the {} that {} has: use an MoE layer, {}", layer_index,
                                       config.num_layers, config.name, list_layers(config.moe_layers)));
   }
-  throw InvalidArgument(fmt::format("layer ({}) must be an MoE layer, and is dense in {}: use {}", layer_index, config.name,
-                                    list_layers(config.moe_layers)));
+  throw InvalidArgument(fmt::format("layer ({}) must be an MoE layer, and is dense in {}: use {}", layer_index,
+                                    config.name, list_layers(config.moe_layers)));
 }
 
 std::shared_ptr<const State> load_state(const std::filesystem::path& directory, int layer_index, DType dtype) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(directory, ignored)) {
-    throw InvalidArgument(fmt::format("the checkpoint {} must be a directory with config.json and safetensors files: name "
-                                      "the one that holds them",
-                                      directory.string()));
+    throw InvalidArgument(
+        fmt::format("the checkpoint {} must be a directory with config.json and safetensors files: name "
+                    "the one that holds them",
+                    directory.string()));
   }
   ModelConfig config = read_config(directory / "config.json");
   check_layer(config, layer_index);
@@ -171,7 +174,8 @@ const std::vector<float>& CheckpointLayer::router_bias() const { return shared_-
 const std::vector<float>& CheckpointLayer::selection_bias() const { return shared_->state->selection_bias; }
 
 std::size_t CheckpointLayer::copied_bytes(int expert_index) const {
-  return bytes_to_copy(shared_->state->stored.experts.at(static_cast<std::size_t>(expert_index)), shared_->state->dtype);
+  return bytes_to_copy(shared_->state->stored.experts.at(static_cast<std::size_t>(expert_index)),
+                       shared_->state->dtype);
 }
 
 std::shared_ptr<const ExpertParameters> CheckpointLayer::expert(int expert_index) const {

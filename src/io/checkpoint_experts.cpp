@@ -52,10 +52,10 @@ std::vector<StoredExpert> find_fused(CheckpointFiles& files, const LayerNames& n
   const std::int64_t hidden = config.hidden;
   const std::int64_t inner = config.intermediate;
   const bool by_rows = names.form == ExpertForm::fused;
-  const StoredTensor& gate_up =
-      require_tensor(files, names.gate_up, by_rows ? Shape{num_experts, 2 * inner, hidden} : Shape{num_experts, hidden, 2 * inner});
-  const StoredTensor& down =
-      require_tensor(files, names.down, by_rows ? Shape{num_experts, hidden, inner} : Shape{num_experts, inner, hidden});
+  const StoredTensor& gate_up = require_tensor(
+      files, names.gate_up, by_rows ? Shape{num_experts, 2 * inner, hidden} : Shape{num_experts, hidden, 2 * inner});
+  const StoredTensor& down = require_tensor(
+      files, names.down, by_rows ? Shape{num_experts, hidden, inner} : Shape{num_experts, inner, hidden});
 
   std::vector<StoredExpert> experts;
   for (std::int64_t e = 0; e < num_experts; ++e) {
@@ -94,14 +94,16 @@ std::vector<float> put_apart(const std::vector<float>& values, std::size_t inner
 const StoredTensor& require_tensor(CheckpointFiles& files, const std::string& name, const Shape& shape) {
   const StoredTensor& tensor = files.tensor(name);
   if (!stored_dtype(tensor.type)) {
-    throw InvalidArgument(fmt::format("tensor {} of {} must be BF16, F16, F32 or F64, not {}: quantised checkpoints cannot "
-                                      "be loaded, use the unquantised one",
-                                      name, files.file_of(name).string(), tensor.type));
+    throw InvalidArgument(
+        fmt::format("tensor {} of {} must be BF16, F16, F32 or F64, not {}: quantised checkpoints cannot "
+                    "be loaded, use the unquantised one",
+                    name, files.file_of(name).string(), tensor.type));
   }
   if (tensor.shape != shape) {
-    throw InvalidArgument(fmt::format("tensor {} of {} must have shape {}, as the config.json beside it says, not {}: check "
-                                      "that both are of one model",
-                                      name, files.file_of(name).string(), shape, tensor.shape));
+    throw InvalidArgument(
+        fmt::format("tensor {} of {} must have shape {}, as the config.json beside it says, not {}: check "
+                    "that both are of one model",
+                    name, files.file_of(name).string(), shape, tensor.shape));
   }
   return tensor;
 }
@@ -116,7 +118,8 @@ std::vector<float> require_floats(CheckpointFiles& files, const std::string& nam
 
 StoredExperts find_experts(CheckpointFiles& files, const LayerNames& names, const ModelConfig& config) {
   StoredExperts found;
-  found.experts = names.form == ExpertForm::separate ? find_separate(files, names, config) : find_fused(files, names, config);
+  found.experts =
+      names.form == ExpertForm::separate ? find_separate(files, names, config) : find_fused(files, names, config);
   if (config.up_bias) {
     found.up_bias = require_floats(files, names.gate_up + "_bias", {config.num_experts, 2 * config.intermediate});
     if (names.form == ExpertForm::interleaved) {
@@ -145,8 +148,8 @@ void copy_of(std::span<const StoredMatrix> matrices, DType dtype, void* out) {
     if (matrix.contiguous()) {
       convert_elements(matrix.dtype, matrix.data, matrix.rows * matrix.columns, dtype, next);
     } else {
-      convert_transposed(matrix.dtype, matrix.data, matrix.columns, matrix.rows, matrix.column_stride, matrix.row_stride,
-                         dtype, next);
+      convert_transposed(matrix.dtype, matrix.data, matrix.columns, matrix.rows, matrix.column_stride,
+                         matrix.row_stride, dtype, next);
     }
     next += matrix.num_elements() * dtype_bytes(dtype);
   }

@@ -52,7 +52,8 @@ void CheckpointFiles::read_index(const std::filesystem::path& path) {
   const json index = parse_strict_json(text, path.string());
   const auto weight_map = index.find("weight_map");
   if (!index.is_object() || weight_map == index.end() || !weight_map->is_object()) {
-    throw InvalidArgument(fmt::format("{} must have an object weight_map from tensors to files: fetch the file again", path.string()));
+    throw InvalidArgument(
+        fmt::format("{} must have an object weight_map from tensors to files: fetch the file again", path.string()));
   }
   for (const auto& [tensor, value] : weight_map->items()) {
     if (!value.is_string() || !is_plain_file_name(value.get_ref<const std::string&>())) {
@@ -66,9 +67,10 @@ void CheckpointFiles::read_index(const std::filesystem::path& path) {
 const StoredTensor& CheckpointFiles::tensor(std::string_view name) {
   const auto entry = file_names_.find(name);
   if (entry == file_names_.end()) {
-    throw InvalidArgument(fmt::format("the checkpoint {} must have a tensor {}, and has none of that name: check that it is "
-                                      "complete and of the family its config.json says",
-                                      directory_.string(), name));
+    throw InvalidArgument(
+        fmt::format("the checkpoint {} must have a tensor {}, and has none of that name: check that it is "
+                    "complete and of the family its config.json says",
+                    directory_.string(), name));
   }
   const std::string& file_name = entry->second;
   auto file = open_.find(file_name);

@@ -106,9 +106,10 @@ LayerNames find_layer_names(const CheckpointFiles& files, const std::string& dir
   }
   if (only_router) return *only_router;
   if (usual) {
-    throw InvalidArgument(fmt::format("{} must hold the router of layer {}, tensor {} or the like, and does not: check "
-                                      "that it is complete and of the family its config.json says ({})",
-                                      directory, layer_index, usual->router, architecture));
+    throw InvalidArgument(
+        fmt::format("{} must hold the router of layer {}, tensor {} or the like, and does not: check "
+                    "that it is complete and of the family its config.json says ({})",
+                    directory, layer_index, usual->router, architecture));
   }
   throw InvalidArgument(fmt::format("model_type of {} ({}) must be one whose checkpoints can be loaded: {}", directory,
                                     architecture, known_architectures()));

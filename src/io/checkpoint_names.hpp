@@ -33,8 +33,9 @@ struct LayerNames {
   std::string of_expert(int expert_index, std::string_view part) const;
 };
 
-/// The names this checkpoint uses for MoE layer `layer_index`: the first of the family's that has a router in it. Throws
-/// InvalidArgument, one sentence, for a family without a checkpoint format known here, and when there is no router.
+/// The names this checkpoint uses for MoE layer `layer_index`: the first of the family's that has a router in it.
+/// Throws InvalidArgument, one sentence, for a family without a checkpoint format known here, and when there is no
+/// router.
 LayerNames find_layer_names(const CheckpointFiles& files, const std::string& directory, std::string_view architecture,
                             int layer_index);
 

@@ -9,9 +9,7 @@
 namespace flashmoe {
 
 /// Whether arrays of the two types have the same bytes (tf32 is stored as fp32).
-constexpr bool same_storage(DType a, DType b) {
-  return a == b || (dtype_bytes(a) == 4 && dtype_bytes(b) == 4);
-}
+constexpr bool same_storage(DType a, DType b) { return a == b || (dtype_bytes(a) == 4 && dtype_bytes(b) == 4); }
 
 /// `count` elements of type `from`, at any address, rounded once to `to` (fp64 by way of fp32, as store_element()).
 /// `out` is aligned for `to`.

@@ -22,7 +22,8 @@ enum class Format { safetensors, npy };
 Format format_of(const std::filesystem::path& path) {
   if (path.extension() == ".safetensors") return Format::safetensors;
   if (path.extension() == ".npy") return Format::npy;
-  throw InvalidArgument(fmt::format("{} must end in .safetensors or .npy: rename it or choose one of the two", path.string()));
+  throw InvalidArgument(
+      fmt::format("{} must end in .safetensors or .npy: rename it or choose one of the two", path.string()));
 }
 
 /// Checks the shape and converts.
@@ -32,9 +33,10 @@ HiddenStates convert(std::string_view what, std::optional<DType> stored, std::st
     throw InvalidArgument(fmt::format("{} must be BF16, F16, F32 or F64, not {}: convert it", what, stored_name));
   }
   if (shape.size() < 2 || shape.size() > 3 || shape.back() != hidden) {
-    throw InvalidArgument(fmt::format("{} must have shape [tokens, {}] or [batch, sequence, {}], not {}: check that it is of "
-                                      "this model",
-                                      what, hidden, hidden, shape));
+    throw InvalidArgument(
+        fmt::format("{} must have shape [tokens, {}] or [batch, sequence, {}], not {}: check that it is of "
+                    "this model",
+                    what, hidden, hidden, shape));
   }
   HiddenStates states;
   states.num_tokens = shape[0] * (shape.size() == 3 ? shape[1] : 1);
@@ -45,11 +47,13 @@ HiddenStates convert(std::string_view what, std::optional<DType> stored, std::st
 
 HiddenStates read_safetensors(const std::filesystem::path& path, int hidden, DType dtype, std::string_view name) {
   const SafetensorsFile file(path);
-  if (file.tensors().empty()) throw InvalidArgument(fmt::format("{} must hold a tensor, and holds none: write it again", path.string()));
+  if (file.tensors().empty())
+    throw InvalidArgument(fmt::format("{} must hold a tensor, and holds none: write it again", path.string()));
   const StoredTensor* tensor = name.empty() ? &file.tensors().front() : file.find(name);
   if (!tensor) {
-    throw InvalidArgument(fmt::format("{} must hold tensor {}, and holds {}: name one of them", path.string(), name,
-                                      printable(file.tensors().front().name) + (file.tensors().size() > 1 ? ", ..." : "")));
+    throw InvalidArgument(
+        fmt::format("{} must hold tensor {}, and holds {}: name one of them", path.string(), name,
+                    printable(file.tensors().front().name) + (file.tensors().size() > 1 ? ", ..." : "")));
   }
   const std::string what = fmt::format("tensor {} of {}", printable(tensor->name), path.string());
   return convert(what, stored_dtype(tensor->type), tensor->type, tensor->shape, tensor->data.data(), hidden, dtype);
@@ -83,7 +87,8 @@ NpyType npy_type(DType dtype) {
 HiddenStates read_hidden_states(const std::filesystem::path& path, int hidden, DType dtype, std::string_view tensor) {
   if (format_of(path) == Format::safetensors) return read_safetensors(path, hidden, dtype, tensor);
   const NpyArray array = read_npy(path);
-  return convert(path.string(), dtype_of(array.type), to_string(array.type), array.shape, array.data.data(), hidden, dtype);
+  return convert(path.string(), dtype_of(array.type), to_string(array.type), array.shape, array.data.data(), hidden,
+                 dtype);
 }
 
 void write_rows(const std::filesystem::path& path, std::string_view tensor, DType dtype, ConstRows rows, int hidden) {
@@ -91,7 +96,8 @@ void write_rows(const std::filesystem::path& path, std::string_view tensor, DTyp
   const std::span data(static_cast<const std::byte*>(rows.data),
                        static_cast<std::size_t>(rows.num_rows * hidden) * dtype_bytes(dtype));
   if (format_of(path) == Format::safetensors) {
-    write_safetensors(path, {{.name = std::string(tensor), .type = std::string(stored_type(dtype)), .shape = shape, .data = data}});
+    write_safetensors(
+        path, {{.name = std::string(tensor), .type = std::string(stored_type(dtype)), .shape = shape, .data = data}});
   } else {
     write_npy(path, npy_type(dtype), shape, data);
   }

@@ -48,7 +48,8 @@ class EntryReader {
     const std::optional<std::uint64_t> bytes = stored_bytes(tensor.type, tensor.shape);
     if (!bytes || *bytes != end - begin) {
       refuse(fmt::format("takes {} bytes by its data_offsets, but its type {} and shape {} need {}", end - begin,
-                         tensor.type, tensor.shape, bytes ? fmt::format("{}", *bytes) : "more than 64 bits can count or parts of a byte"));
+                         tensor.type, tensor.shape,
+                         bytes ? fmt::format("{}", *bytes) : "more than 64 bits can count or parts of a byte"));
     }
     tensor.data = data.subspan(begin, end - begin);
     return tensor;
@@ -56,7 +57,8 @@ class EntryReader {
 
  private:
   [[noreturn]] void refuse(std::string_view fault) const {
-    throw InvalidArgument(fmt::format("tensor {} of {} {}: {}", printable(name_, kShownName), path_.string(), fault, kRemedy));
+    throw InvalidArgument(
+        fmt::format("tensor {} of {} {}: {}", printable(name_, kShownName), path_.string(), fault, kRemedy));
   }
 
   const json& at(const char* key) const {
@@ -84,7 +86,9 @@ class EntryReader {
       fits = value[i].is_number_unsigned() && value[i].get<std::uint64_t>() <= INT64_MAX;
       if (fits) numbers.push_back(value[i].get<std::int64_t>());
     }
-    if (!fits) refuse(fmt::format("has a {} that must be a list of at most {} integers from 0 to 2^63 - 1", key, kMaxDimensions));
+    if (!fits)
+      refuse(
+          fmt::format("has a {} that must be a list of at most {} integers from 0 to 2^63 - 1", key, kMaxDimensions));
     return numbers;
   }
 
@@ -114,17 +118,21 @@ void check_metadata(std::string_view origin, const json& metadata) {
 }
 
 /// Sorts the tensors by their place and refuses gaps and overlaps.
-void check_cover(const std::filesystem::path& path, std::vector<StoredTensor>& tensors, std::span<const std::byte> data) {
-  const auto begin = [&](const StoredTensor& tensor) { return static_cast<std::size_t>(tensor.data.data() - data.data()); };
+void check_cover(const std::filesystem::path& path, std::vector<StoredTensor>& tensors,
+                 std::span<const std::byte> data) {
+  const auto begin = [&](const StoredTensor& tensor) {
+    return static_cast<std::size_t>(tensor.data.data() - data.data());
+  };
   std::sort(tensors.begin(), tensors.end(), [&](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(begin(a), begin(a) + a.data.size()) < std::pair(begin(b), begin(b) + b.data.size());
   });
   std::size_t covered = 0;
   for (const StoredTensor& tensor : tensors) {
     if (begin(tensor) != covered) {
-      throw InvalidArgument(fmt::format("tensor {} of {} must begin at byte {} of the data, where the one before ends, "
-                                        "not at byte {}: {}",
-                                        printable(tensor.name, kShownName), path.string(), covered, begin(tensor), kRemedy));
+      throw InvalidArgument(
+          fmt::format("tensor {} of {} must begin at byte {} of the data, where the one before ends, "
+                      "not at byte {}: {}",
+                      printable(tensor.name, kShownName), path.string(), covered, begin(tensor), kRemedy));
     }
     covered += tensor.data.size();
   }

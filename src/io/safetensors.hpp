@@ -19,7 +19,7 @@ namespace flashmoe {
 /// A tensor as it lies in the file; `data` lives as long as the SafetensorsFile.
 struct StoredTensor {
   std::string name;
-  std::string type;                 ///< the format's name, "BF16"
+  std::string type;  ///< the format's name, "BF16"
   std::vector<std::int64_t> shape;
   std::span<const std::byte> data;  ///< C order, little endian; aligned only as far as the file's writer cared
 };

@@ -11,11 +11,11 @@ struct TypeRow {
   unsigned bits;
 };
 constexpr std::array kTypes = {
-    TypeRow{"BOOL", 8},    TypeRow{"F4", 4},       TypeRow{"F6_E2M3", 6},     TypeRow{"F6_E3M2", 6},
-    TypeRow{"U8", 8},      TypeRow{"I8", 8},       TypeRow{"F8_E5M2", 8},     TypeRow{"F8_E4M3", 8},
+    TypeRow{"BOOL", 8},    TypeRow{"F4", 4},          TypeRow{"F6_E2M3", 6},     TypeRow{"F6_E3M2", 6},
+    TypeRow{"U8", 8},      TypeRow{"I8", 8},          TypeRow{"F8_E5M2", 8},     TypeRow{"F8_E4M3", 8},
     TypeRow{"F8_E8M0", 8}, TypeRow{"F8_E4M3FNUZ", 8}, TypeRow{"F8_E5M2FNUZ", 8}, TypeRow{"I16", 16},
-    TypeRow{"U16", 16},    TypeRow{"F16", 16},     TypeRow{"BF16", 16},       TypeRow{"I32", 32},
-    TypeRow{"U32", 32},    TypeRow{"F32", 32},     TypeRow{"C64", 64},        TypeRow{"F64", 64},
+    TypeRow{"U16", 16},    TypeRow{"F16", 16},        TypeRow{"BF16", 16},       TypeRow{"I32", 32},
+    TypeRow{"U32", 32},    TypeRow{"F32", 32},        TypeRow{"C64", 64},        TypeRow{"F64", 64},
     TypeRow{"I64", 64},    TypeRow{"U64", 64},
 };
 

@@ -20,15 +20,15 @@ std::string format_header(const std::filesystem::path& path, const std::vector<T
   std::size_t offset = 0;
   for (const TensorToWrite& tensor : tensors) {
     if (stored_bytes(tensor.type, tensor.shape) != tensor.data.size()) {
-      throw InvalidArgument(fmt::format("tensor {} of {} bytes does not fit its type {} and its shape, which must be that of {}",
-                                        tensor.name, tensor.data.size(), tensor.type, path.string()));
+      throw InvalidArgument(
+          fmt::format("tensor {} of {} bytes does not fit its type {} and its shape, which must be that of {}",
+                      tensor.name, tensor.data.size(), tensor.type, path.string()));
     }
     if (header.contains(tensor.name)) {
       throw InvalidArgument(fmt::format("tensor {} must be written to {} once, not twice", tensor.name, path.string()));
     }
-    header[tensor.name] = {{"dtype", tensor.type},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.data.size()}}};
+    header[tensor.name] = {
+        {"dtype", tensor.type}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.data.size()}}};
     offset += tensor.data.size();
   }
   std::string text = header.dump();
@@ -48,7 +48,8 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
     file.write(reinterpret_cast<const char*>(tensor.data.data()), static_cast<std::streamsize>(tensor.data.size()));
   }
   file.close();
-  if (!file) throw InvalidArgument(fmt::format("{} cannot be written: its folder must exist and have room", path.string()));
+  if (!file)
+    throw InvalidArgument(fmt::format("{} cannot be written: its folder must exist and have room", path.string()));
 }
 
 }  // namespace flashmoe

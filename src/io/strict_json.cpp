@@ -19,8 +19,8 @@ using nlohmann::json;
 constexpr int kMaxValues = 4'000'000;
 constexpr std::size_t kShownKey = 120;
 
-/// Sees every key and value of a text go by and keeps none but the keys of the objects that are open. Returns false, the
-/// parser's sign to stop, at what parse_json() refuses by itself: faulty text and deep nesting.
+/// Sees every key and value of a text go by and keeps none but the keys of the objects that are open. Returns false,
+/// the parser's sign to stop, at what parse_json() refuses by itself: faulty text and deep nesting.
 class Scan final : public json::json_sax_t {
  public:
   explicit Scan(std::string_view origin) : origin_(origin) {}
@@ -38,8 +38,9 @@ class Scan final : public json::json_sax_t {
   }
   bool key(std::string& name) override {
     if (!open_.back().insert(name).second) {
-      throw InvalidArgument(fmt::format("{} must give every key of an object once, and gives {} twice: fetch the file again",
-                                        origin_, printable(name, kShownKey)));
+      throw InvalidArgument(
+          fmt::format("{} must give every key of an object once, and gives {} twice: fetch the file again", origin_,
+                      printable(name, kShownKey)));
     }
     return true;
   }
@@ -54,7 +55,8 @@ class Scan final : public json::json_sax_t {
  private:
   bool count() {
     if (++num_values_ > kMaxValues) {
-      throw InvalidArgument(fmt::format("{} must hold at most {} JSON values: check that it is the right file", origin_, kMaxValues));
+      throw InvalidArgument(
+          fmt::format("{} must hold at most {} JSON values: check that it is the right file", origin_, kMaxValues));
     }
     return true;
   }

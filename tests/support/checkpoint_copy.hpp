@@ -57,7 +57,8 @@ class CheckpointCopy {
     std::vector<LooseTensor> tensors;
     {
       const SafetensorsFile old(path() / file);
-      for (const StoredTensor& t : old.tensors()) tensors.push_back({t.name, t.type, t.shape, {t.data.begin(), t.data.end()}});
+      for (const StoredTensor& t : old.tensors())
+        tensors.push_back({t.name, t.type, t.shape, {t.data.begin(), t.data.end()}});
     }
     edit(tensors);
     std::vector<TensorToWrite> views;
@@ -77,7 +78,8 @@ class CheckpointCopy {
   }
 
   static LooseTensor& find(std::vector<LooseTensor>& tensors, const std::string& name) {
-    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const LooseTensor& t) { return t.name == name; });
+    const auto found =
+        std::find_if(tensors.begin(), tensors.end(), [&](const LooseTensor& t) { return t.name == name; });
     if (found == tensors.end()) throw std::runtime_error("no tensor " + name);
     return *found;
   }

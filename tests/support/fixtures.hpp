@@ -30,12 +30,15 @@ inline std::ostream& operator<<(std::ostream& out, const CheckpointFixture& fixt
 /// Every fixture there is.
 inline const std::vector<CheckpointFixture>& checkpoint_fixtures() {
   static const std::vector<CheckpointFixture> fixtures = {
-      {"mixtral-bf16", 1, DType::bf16},     {"mixtral-fp32", 1, DType::fp32},     {"mixtral-fp32-fused", 1, DType::fp32},
-      {"qwen2_moe-bf16", 1, DType::bf16},   {"qwen2_moe-fp16", 1, DType::fp16},   {"qwen2_moe-fp32", 1, DType::fp32},
-      {"qwen3_moe-bf16", 1, DType::bf16},   {"qwen3_moe-fp32", 1, DType::fp32},   {"olmoe-bf16", 0, DType::bf16},
-      {"olmoe-fp32", 0, DType::fp32},       {"deepseek_v2-bf16", 1, DType::bf16}, {"deepseek_v2-fp32", 1, DType::fp32},
-      {"deepseek_v3-bf16", 1, DType::bf16}, {"deepseek_v3-fp32", 1, DType::fp32}, {"llama4-bf16", 1, DType::bf16},
-      {"gpt_oss-bf16", 0, DType::bf16},     {"phimoe-bf16", 0, DType::bf16},      {"phimoe-bf16-fused", 0, DType::bf16},
+      {"mixtral-bf16", 1, DType::bf16},       {"mixtral-fp32", 1, DType::fp32},
+      {"mixtral-fp32-fused", 1, DType::fp32}, {"qwen2_moe-bf16", 1, DType::bf16},
+      {"qwen2_moe-fp16", 1, DType::fp16},     {"qwen2_moe-fp32", 1, DType::fp32},
+      {"qwen3_moe-bf16", 1, DType::bf16},     {"qwen3_moe-fp32", 1, DType::fp32},
+      {"olmoe-bf16", 0, DType::bf16},         {"olmoe-fp32", 0, DType::fp32},
+      {"deepseek_v2-bf16", 1, DType::bf16},   {"deepseek_v2-fp32", 1, DType::fp32},
+      {"deepseek_v3-bf16", 1, DType::bf16},   {"deepseek_v3-fp32", 1, DType::fp32},
+      {"llama4-bf16", 1, DType::bf16},        {"gpt_oss-bf16", 0, DType::bf16},
+      {"phimoe-bf16", 0, DType::bf16},        {"phimoe-bf16-fused", 0, DType::bf16},
   };
   return fixtures;
 }
@@ -46,18 +49,19 @@ inline std::filesystem::path folder_of(const CheckpointFixture& fixture) {
 
 /// What the library's block read and returned.
 struct RecordedBlock {
-  HiddenStates input;               // of the dtype asked for
-  std::vector<float> router_logits;  // [num_tokens][num_experts]
+  HiddenStates input;                  // of the dtype asked for
+  std::vector<float> router_logits;    // [num_tokens][num_experts]
   std::vector<std::int32_t> topk_ids;  // [num_tokens][top_k]; some routers leave a token's choices in no order
-  std::vector<float> topk_weights;   // [num_tokens][top_k]
-  std::vector<double> output;        // [num_tokens][hidden]
+  std::vector<float> topk_weights;     // [num_tokens][top_k]
+  std::vector<double> output;          // [num_tokens][hidden]
 };
 
 inline std::vector<float> recorded_floats(const SafetensorsFile& file, const char* name) {
   const StoredTensor* tensor = file.find(name);
   EXPECT_NE(tensor, nullptr) << name;
   std::vector<float> values(tensor->data.size() / sizeof(float));
-  convert_elements(DType::fp32, tensor->data.data(), static_cast<std::int64_t>(values.size()), DType::fp32, values.data());
+  convert_elements(DType::fp32, tensor->data.data(), static_cast<std::int64_t>(values.size()), DType::fp32,
+                   values.data());
   return values;
 }
 

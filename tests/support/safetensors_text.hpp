@@ -19,7 +19,8 @@ inline std::string safetensors_text(std::string_view header, std::size_t data_by
 }
 
 /// One tensor's entry of a header.
-inline std::string entry(std::string_view name, std::string_view type, std::string_view shape, std::string_view offsets) {
+inline std::string entry(std::string_view name, std::string_view type, std::string_view shape,
+                         std::string_view offsets) {
   std::string text = "\"";
   text.append(name).append("\":{\"dtype\":\"").append(type).append("\",\"shape\":").append(shape);
   return text.append(",\"data_offsets\":").append(offsets).append("}");

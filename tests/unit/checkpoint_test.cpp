@@ -58,7 +58,9 @@ std::vector<double> run(const CheckpointLayer& layer, DType dtype, ConstRows x, 
 
 class CheckpointLayers : public testing::TestWithParam<CheckpointFixture> {
  protected:
-  CheckpointLayer load(DType dtype) const { return load_checkpoint_layer(folder_of(GetParam()), GetParam().layer, dtype); }
+  CheckpointLayer load(DType dtype) const {
+    return load_checkpoint_layer(folder_of(GetParam()), GetParam().layer, dtype);
+  }
 };
 
 TEST_P(CheckpointLayers, route_as_the_library_does) {
@@ -86,7 +88,8 @@ TEST_P(CheckpointLayers, return_what_the_library_returns) {
   const test::RecordedBlock block = read_recorded_block(GetParam(), layer.config().hidden, GetParam().dtype);
   const ConstRows x = {block.input.rows.data(), block.input.num_tokens};
   // 1e-5 for 16-bit checkpoints, too: both sides compute on the stored values without rounding to 16 bits.
-  EXPECT_LE(reference::relative_l2(run(layer, GetParam().dtype, x, route(layer, GetParam().dtype, x)), block.output), 1e-5);
+  EXPECT_LE(reference::relative_l2(run(layer, GetParam().dtype, x, route(layer, GetParam().dtype, x)), block.output),
+            1e-5);
 }
 
 TEST_P(CheckpointLayers, serve_an_engine_of_any_type) {
@@ -101,16 +104,18 @@ TEST_P(CheckpointLayers, serve_an_engine_of_any_type) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, CheckpointLayers, testing::ValuesIn(test::checkpoint_fixtures()), [](const auto& fixture) {
-  std::string name = fixture.param.name;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Fixtures, CheckpointLayers, testing::ValuesIn(test::checkpoint_fixtures()),
+                         [](const auto& fixture) {
+                           std::string name = fixture.param.name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(CheckpointFixtures, are_all_listed) {
   std::vector<std::string> listed, there;
   for (const CheckpointFixture& fixture : test::checkpoint_fixtures()) listed.push_back(fixture.name);
-  for (const auto& entry : std::filesystem::directory_iterator("fixtures/checkpoints")) there.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator("fixtures/checkpoints"))
+    there.push_back(entry.path().filename());
   EXPECT_THAT(there, testing::UnorderedElementsAreArray(listed));
 }
 
@@ -122,18 +127,19 @@ std::size_t matrix_bytes(const ModelConfig& config, DType dtype) {
 
 TEST(CheckpointExperts, nothing_is_copied_where_layout_and_type_fit) {
   const std::map<std::string, std::size_t> copied_matrices = {
-      {"qwen2_moe-fp16", 0},     {"olmoe-bf16", 0},        {"olmoe-fp32", 0}, {"deepseek_v2-fp32", 0},
-      {"mixtral-fp32-fused", 0}, {"phimoe-bf16-fused", 0},
-      {"mixtral-bf16", 2},       {"phimoe-bf16", 2},       // w2 lies between w1 (gate) and w3 (up)
-      {"deepseek_v3-fp32", 2},                             // gate and up are in different shards
-      {"llama4-bf16", 3},        {"gpt_oss-bf16", 3},      // transposed
+      {"qwen2_moe-fp16", 0},   {"olmoe-bf16", 0},         {"olmoe-fp32", 0},
+      {"deepseek_v2-fp32", 0}, {"mixtral-fp32-fused", 0}, {"phimoe-bf16-fused", 0},
+      {"mixtral-bf16", 2},     {"phimoe-bf16", 2},   // w2 lies between w1 (gate) and w3 (up)
+      {"deepseek_v3-fp32", 2},                       // gate and up are in different shards
+      {"llama4-bf16", 3},      {"gpt_oss-bf16", 3},  // transposed
   };
   for (const CheckpointFixture& fixture : test::checkpoint_fixtures()) {
     const auto expected = copied_matrices.find(fixture.name);
     if (expected == copied_matrices.end()) continue;
     const CheckpointLayer layer = load_checkpoint_layer(folder_of(fixture), fixture.layer, fixture.dtype);
     for (int e = 0; e < layer.config().num_experts; ++e) {
-      EXPECT_EQ(layer.copied_bytes(e), expected->second * matrix_bytes(layer.config(), fixture.dtype)) << fixture.name << " " << e;
+      EXPECT_EQ(layer.copied_bytes(e), expected->second * matrix_bytes(layer.config(), fixture.dtype))
+          << fixture.name << " " << e;
     }
   }
 }
@@ -230,7 +236,8 @@ TEST(CheckpointExperts, unaligned_tensors_are_copied) {
 
 TEST(CheckpointExperts, a_file_in_another_order_gives_the_same) {
   const CheckpointCopy copy("olmoe-bf16");
-  copy.edit("model.safetensors", [](std::vector<LooseTensor>& tensors) { std::reverse(tensors.begin(), tensors.end()); });
+  copy.edit("model.safetensors",
+            [](std::vector<LooseTensor>& tensors) { std::reverse(tensors.begin(), tensors.end()); });
   const CheckpointLayer original = load_checkpoint_layer("fixtures/checkpoints/olmoe-bf16", 0, DType::bf16);
   const CheckpointLayer layer = load_checkpoint_layer(copy.path(), 0, DType::bf16);
   const std::size_t matrix = matrix_bytes(layer.config(), DType::bf16);

@@ -32,7 +32,8 @@ TEST(ConvertElements, every_pair_of_types_at_any_address) {
       std::vector<double> out(kCount);
       convert_elements(from, shifted.data() + 1, kCount, to, out.data());
       for (std::int64_t i = 0; i < kCount; ++i) {
-        ASSERT_EQ(load_element(to, out.data(), i), converted(from, in.data(), i, to)) << to_string(from) << to_string(to) << i;
+        ASSERT_EQ(load_element(to, out.data(), i), converted(from, in.data(), i, to))
+            << to_string(from) << to_string(to) << i;
       }
     }
   }
@@ -49,17 +50,20 @@ TEST(ConvertElements, infinities_and_nans_survive) {
 }
 
 TEST(ConvertElements, transposes_of_strided_matrices) {
-  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 5}, {64, 64}, {65, 130}, {200, 7}}) {
+  for (const auto& [rows, columns] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 5}, {64, 64}, {65, 130}, {200, 7}}) {
     for (const DType from : kTypes) {
       for (const std::int64_t step : {1, 2}) {
         const std::int64_t width = columns * step + 3;
         const std::vector<char> in = test::random_elements(from, rows * width, 5, 2, test::Values::real, 3.0);
         for (const DType to : kTypes) {
           std::vector<double> out(static_cast<std::size_t>(rows * columns));
-          convert_transposed(from, reinterpret_cast<const std::byte*>(in.data()), rows, columns, width, step, to, out.data());
+          convert_transposed(from, reinterpret_cast<const std::byte*>(in.data()), rows, columns, width, step, to,
+                             out.data());
           for (std::int64_t r = 0; r < rows; ++r) {
             for (std::int64_t c = 0; c < columns; ++c) {
-              ASSERT_EQ(load_element(to, out.data(), c * rows + r), converted(from, in.data(), r * width + c * step, to));
+              ASSERT_EQ(load_element(to, out.data(), c * rows + r),
+                        converted(from, in.data(), r * width + c * step, to));
             }
           }
         }

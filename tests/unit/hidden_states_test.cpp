@@ -68,7 +68,8 @@ TEST_F(HiddenStatesFile, elements_are_converted_to_the_engines_type) {
         if (from != to) expected = static_cast<float>(expected);
         alignas(8) std::byte stored[8] = {};
         store_element(to, stored, 0, expected);
-        ASSERT_EQ(load_element(to, read.rows.data(), i), load_element(to, stored, 0)) << to_string(from) << to_string(to);
+        ASSERT_EQ(load_element(to, read.rows.data(), i), load_element(to, stored, 0))
+            << to_string(from) << to_string(to);
       }
     }
   }
@@ -85,30 +86,35 @@ TEST_F(HiddenStatesFile, the_first_tensor_is_read_unless_one_is_named) {
   EXPECT_EQ(read_hidden_states(path, 8, DType::fp32).num_tokens, 3);
   EXPECT_EQ(read_hidden_states(path, 8, DType::fp32, "second").num_tokens, 1);
   EXPECT_THAT([&] { read_hidden_states(path, 8, DType::fp32, "third"); },
-              ThrowsMessage<InvalidArgument>(path.string() + " must hold tensor third, and holds first, ...: name one of them"));
+              ThrowsMessage<InvalidArgument>(path.string() +
+                                             " must hold tensor third, and holds first, ...: name one of them"));
 }
 
 TEST_F(HiddenStatesFile, wrong_shapes_and_types_are_refused) {
   const std::string name = (folder_ / "x.safetensors").string();
   for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{8}, {3, 16}, {8, 3}, {1, 1, 3, 8}}) {
     EXPECT_THAT([&] { read_hidden_states(save(shape), 8, DType::fp32); },
-                ThrowsMessage<InvalidArgument>(fmt::format("tensor first of {} must have shape [tokens, 8] or [batch, sequence, "
-                                                           "8], not [{}]: check that it is of this model",
-                                                           name, fmt::join(shape, ", "))));
+                ThrowsMessage<InvalidArgument>(
+                    fmt::format("tensor first of {} must have shape [tokens, 8] or [batch, sequence, "
+                                "8], not [{}]: check that it is of this model",
+                                name, fmt::join(shape, ", "))));
   }
   EXPECT_THAT([&] { read_hidden_states(save({3, 8}, "I32"), 8, DType::fp32); },
-              ThrowsMessage<InvalidArgument>("tensor first of " + name + " must be BF16, F16, F32 or F64, not I32: convert it"));
+              ThrowsMessage<InvalidArgument>("tensor first of " + name +
+                                             " must be BF16, F16, F32 or F64, not I32: convert it"));
   const std::vector<std::byte> zeros(3 * 8 * 4);
   write_npy(folder_ / "x.npy", NpyType::int32, {3, 8}, zeros);
   EXPECT_THAT([&] { read_hidden_states(folder_ / "x.npy", 8, DType::fp32); },
-              ThrowsMessage<InvalidArgument>((folder_ / "x.npy").string() + " must be BF16, F16, F32 or F64, not int32: convert it"));
+              ThrowsMessage<InvalidArgument>((folder_ / "x.npy").string() +
+                                             " must be BF16, F16, F32 or F64, not int32: convert it"));
 }
 
 TEST_F(HiddenStatesFile, other_files_are_refused) {
   const std::filesystem::path text = folder_.write("x.txt", "1 2 3");
   const std::string wanted = text.string() + " must end in .safetensors or .npy: rename it or choose one of the two";
   EXPECT_THAT([&] { read_hidden_states(text, 8, DType::fp32); }, ThrowsMessage<InvalidArgument>(wanted));
-  EXPECT_THAT([&] { write_rows(text, "output", DType::fp32, {nullptr, 0}, 8); }, ThrowsMessage<InvalidArgument>(wanted));
+  EXPECT_THAT([&] { write_rows(text, "output", DType::fp32, {nullptr, 0}, 8); },
+              ThrowsMessage<InvalidArgument>(wanted));
   write_safetensors(folder_ / "empty.safetensors", {});
   EXPECT_THAT([&] { read_hidden_states(folder_ / "empty.safetensors", 8, DType::fp32); },
               ThrowsMessage<InvalidArgument>((folder_ / "empty.safetensors").string() +
