@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/activation.hpp"
+#include "core/arena.hpp"
 #include "core/numeric.hpp"
 #include "cpu/gemm.hpp"
 
@@ -55,14 +56,17 @@ struct TileMath {
     values.resize(std::max(columns, static_cast<std::size_t>(g.hidden)));
   }
 
-  /// Rows of the block, and zeros in the place of absent ones. `row_of(row)` gives a stored row of k elements.
+  /// Rows of the block, and zeros in the place of absent ones up to the end of their group: all that is multiplied.
+  /// `row_of(row)` gives a stored row of k elements. Returns how many rows that are.
   template <class RowOf>
-  void load_rows(const Geometry& g, DType dtype, std::uint32_t num_rows, int k, const RowOf& row_of) {
+  int load_rows(const Geometry& g, DType dtype, std::uint32_t num_rows, int k, const RowOf& row_of) {
+    const int end = std::min(g.tile.rows, static_cast<int>(align_up(num_rows, kRowGroup)));
     for (std::uint32_t row = 0; row < num_rows; ++row) {
       load_operands(dtype, row_of(row), k, rows.data() + static_cast<std::int64_t>(row) * k);
     }
     std::fill(rows.begin() + static_cast<std::ptrdiff_t>(num_rows) * k,
-              rows.begin() + static_cast<std::ptrdiff_t>(g.tile.rows) * k, T{0});
+              rows.begin() + static_cast<std::ptrdiff_t>(end) * k, T{0});
+    return end;
   }
 
   /// Weight rows [first, first + count) of a [..][k] matrix into columns [column, ...) of the tile.
@@ -87,7 +91,7 @@ void compute_up(TileMath<T>& tile_math, const ExpertMath& math, const ExpertPara
   const int columns = std::min(g.tile.up_columns, g.intermediate - first);
   const int width = math.gated ? 2 * g.tile.up_columns : g.tile.up_columns;
 
-  tile_math.load_rows(g, math.dtype, block.num_rows, g.hidden, [&](std::uint32_t row) {
+  const int rows = tile_math.load_rows(g, math.dtype, block.num_rows, g.hidden, [&](std::uint32_t row) {
     const RowOrigin origin = row_origin(block, row);
     return token_row(call, origin.wave_slot, call.image(static_cast<int>(origin.wave_slot)).entry(origin.entry));
   });
@@ -97,7 +101,7 @@ void compute_up(TileMath<T>& tile_math, const ExpertMath& math, const ExpertPara
     tile_math.load_weights(g, math.dtype, expert.up, g.intermediate + first, columns, g.hidden, g.tile.up_columns);
     tile_math.clear_weights(g.tile.up_columns + columns, width, g.hidden);
   }
-  multiply(g.tile.rows, width, g.hidden, tile_math.rows.data(), tile_math.weights.data(), tile_math.product.data());
+  multiply(rows, width, g.hidden, tile_math.rows.data(), tile_math.weights.data(), tile_math.product.data());
 
   const auto alpha = static_cast<T>(math.swiglu_alpha);
   const auto limit = static_cast<T>(math.swiglu_limit);
@@ -130,11 +134,11 @@ void compute_down_tile(TileMath<T>& tile_math, const ExpertMath& math, const Exp
   const Geometry& g = call.geometry();
   const int first = tile * g.tile.down_columns;
   const int columns = std::min(g.tile.down_columns, g.hidden - first);
-  tile_math.load_rows(g, math.dtype, block.num_rows, g.intermediate,
-                      [&](std::uint32_t row) { return call.intermediate_row(index, row); });
+  const int rows = tile_math.load_rows(g, math.dtype, block.num_rows, g.intermediate,
+                                       [&](std::uint32_t row) { return call.intermediate_row(index, row); });
   tile_math.load_weights(g, math.dtype, expert.down, first, columns, g.intermediate, 0);
   tile_math.clear_weights(columns, g.tile.down_columns, g.intermediate);
-  multiply(g.tile.rows, g.tile.down_columns, g.intermediate, tile_math.rows.data(), tile_math.weights.data(),
+  multiply(rows, g.tile.down_columns, g.intermediate, tile_math.rows.data(), tile_math.weights.data(),
            tile_math.product.data());
   for (std::uint32_t row = 0; row < block.num_rows; ++row) {
     T* values = tile_math.product.data() + static_cast<std::int64_t>(row) * g.tile.down_columns;

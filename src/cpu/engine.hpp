@@ -11,8 +11,8 @@
 
 namespace flashmoe::cpu {
 
-/// Arithmetic of one processor. Every tile has the full tile.rows rows, absent ones zero, so that a row's result is
-/// the same wherever it lies. Not thread-safe: one per processor.
+/// Arithmetic of one processor. Rows are multiplied in whole groups, absent ones zero, so that a row's result is the
+/// same wherever it lies. Not thread-safe: one per processor.
 class Engine {
  public:
   Engine(const Geometry& geometry, const ExpertMath& math, const ExpertSource& experts);
