@@ -44,7 +44,9 @@ TEST(Types, unknown_names_are_refused_with_the_accepted_ones) {
 }
 
 TEST(Types, hostile_names_stay_short_and_printable_in_messages) {
-  EXPECT_THAT([] { parse_wire_form(std::string("a\n\x1b[31m\xff") + std::string(1000, 'b')); },
+  std::string hostile("a\n\x1b[31m\xff");
+  hostile.resize(1000, 'b');
+  EXPECT_THAT([&] { parse_wire_form(hostile); },
               ThrowsMessage<InvalidArgument>("wire_form (a??[31m?" + std::string(40, 'b') +
                                              "...) must be one of auto, counted, lined"));
 }
