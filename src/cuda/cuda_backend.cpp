@@ -10,6 +10,7 @@
 
 #include "cuda/kernel_table.hpp"
 #include "cuda/layer.hpp"
+#include "cuda/local_heap.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe {

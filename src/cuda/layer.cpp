@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -13,54 +12,7 @@
 
 namespace flashmoe::cuda_backend {
 
-namespace {
-
-std::uint16_t next_generation() {
-  static std::atomic<std::uint32_t> count{0};
-  return static_cast<std::uint16_t>(count.fetch_add(1) % 0xffffu + 1);
-}
-
-void enable_peer_access(const std::vector<int>& devices) {
-  for (const int device : devices) {
-    const DeviceGuard guard(device);
-    for (const int peer : devices) {
-      if (peer == device) continue;
-      int reachable = 0;
-      check(cudaDeviceCanAccessPeer(&reachable, device, peer), "cudaDeviceCanAccessPeer");
-      if (reachable == 0) {
-        throw FabricError(fmt::format("GPU {} cannot reach the memory of GPU {}: use GPUs joined by NVLink (nvidia-smi "
-                                      "topo -m shows which)", device, peer));
-      }
-      const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
-      if (result == cudaErrorPeerAccessAlreadyEnabled) {
-        cudaGetLastError();
-      } else {
-        check(result, "cudaDeviceEnablePeerAccess");
-      }
-    }
-  }
-}
-
-}  // namespace
-
-LocalHeap::LocalHeap(const Geometry& geometry, std::vector<int> devices)
-    : layout_(make_heap_layout(geometry)), devices_(std::move(devices)), generation_(next_generation()) {
-  enable_peer_access(devices_);
-  for (const int device : devices_) {
-    memory_.emplace_back(device, layout_.total_bytes);
-    bases_.push_back(memory_.back().as<char>());
-  }
-}
-
-void LocalHeap::poison(int rank, int byte) {
-  const DeviceGuard guard(devices_[static_cast<std::size_t>(rank)]);
-  for (const HeapRegion region : {HeapRegion::tokens, HeapRegion::results}) {
-    check(cudaMemset(base(rank) + layout_.offset_of(region), byte, layout_.region_bytes[static_cast<int>(region)]),
-          "cudaMemset");
-  }
-}
-
-RankContext::RankContext(std::shared_ptr<LocalHeap> heap, int rank, DType dtype, const LaunchOptions& options)
+RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options)
     : heap_(std::move(heap)), rank_(rank), options_(options) {
   const DeviceGuard guard(device());
   const KernelEntry kernel = kernel_entry(dtype);
@@ -73,8 +25,7 @@ RankContext::RankContext(std::shared_ptr<LocalHeap> heap, int rank, DType dtype,
         "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   int num_sms = 0;
   check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device()), "cudaDeviceGetAttribute");
-  const auto ranks_here =
-      static_cast<int>(std::count(heap_->devices().begin(), heap_->devices().end(), device()));
+  const int ranks_here = heap_->num_ranks_beside(rank);
   num_blocks_ = options.num_blocks > 0 ? options.num_blocks : num_sms / ranks_here;
   if (num_blocks_ < 1 || num_blocks_ * ranks_here > blocks_per_sm * num_sms) {
     throw CudaError(fmt::format("{} blocks of each of {} ranks on GPU {} cannot all be resident ({} multiprocessors hold "
@@ -166,7 +117,7 @@ void Layer::status() const {
   const Outcome& outcome = context_->outcome();
   if (observe<Scope::system>(&outcome.failed) == 0) return;
   // The other ranks' records arrive within a moment of this one's.
-  const LocalHeap& heap = context_->heap();
+  const DeviceHeap& heap = context_->heap();
   const HeapLayout& layout = heap.layout();
   const int num_ranks = layout.geometry.num_ranks;
   const DeviceGuard guard(context_->device());

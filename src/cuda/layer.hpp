@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "cuda/device_heap.hpp"
 #include "cuda/kernel_args.hpp"
 #include "cuda/memory.hpp"
 #include "flashmoe/problem.hpp"
@@ -16,28 +17,6 @@
 #include "planner/plan.hpp"
 
 namespace flashmoe::cuda_backend {
-
-/// The symmetric heaps of ranks in this process, one a rank, on one or several GPUs that reach each other.
-class LocalHeap {
- public:
-  /// devices[r]: the GPU of rank r; several ranks may share one. Throws FabricError when two GPUs have no peer access.
-  LocalHeap(const Geometry& geometry, std::vector<int> devices);
-
-  const HeapLayout& layout() const { return layout_; }
-  const std::vector<int>& devices() const { return devices_; }
-  char* base(int rank) const { return bases_[static_cast<std::size_t>(rank)]; }
-  std::uint16_t generation() const { return generation_; }
-
-  /// Fills the payload of a rank's heap (rows and results, not counters and tags) with a byte, for tests.
-  void poison(int rank, int byte);
-
- private:
-  HeapLayout layout_;
-  std::vector<int> devices_;
-  std::vector<DeviceMemory> memory_;
-  std::vector<char*> bases_;
-  std::uint16_t generation_;
-};
 
 struct LaunchOptions {
   int num_blocks = 0;              ///< blocks of one rank; 0: its share of the GPU's multiprocessors
@@ -49,11 +28,11 @@ struct LaunchOptions {
 class RankContext {
  public:
   /// Throws CudaError when the blocks of all ranks on the GPU cannot be resident at once.
-  RankContext(std::shared_ptr<LocalHeap> heap, int rank, DType dtype, const LaunchOptions& options);
+  RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options);
 
-  LocalHeap& heap() const { return *heap_; }
+  DeviceHeap& heap() const { return *heap_; }
   int rank() const { return rank_; }
-  int device() const { return heap_->devices()[static_cast<std::size_t>(rank_)]; }
+  int device() const { return heap_->device(rank_); }
   const LaunchOptions& options() const { return options_; }
   int num_blocks() const { return num_blocks_; }
   std::size_t local_bytes() const { return local_layout_.total_bytes; }
@@ -67,7 +46,7 @@ class RankContext {
   cudaEvent_t last_launch() const { return last_launch_.get(); }
 
  private:
-  std::shared_ptr<LocalHeap> heap_;
+  std::shared_ptr<DeviceHeap> heap_;
   int rank_;
   LaunchOptions options_;
   int num_blocks_ = 0;

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/layer.hpp"
 #include "cuda/kernel_table.hpp"
+#include "cuda/layer.hpp"
+#include "cuda/local_heap.hpp"
 #include "support/batch.hpp"
 
 namespace flashmoe::test {

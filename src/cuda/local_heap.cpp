@@ -1,0 +1,52 @@
+#include "cuda/local_heap.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/check.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe::cuda_backend {
+
+namespace {
+
+void enable_peer_access(const std::vector<int>& devices) {
+  for (const int device : devices) {
+    const DeviceGuard guard(device);
+    for (const int peer : devices) {
+      if (peer == device) continue;
+      int reachable = 0;
+      check(cudaDeviceCanAccessPeer(&reachable, device, peer), "cudaDeviceCanAccessPeer");
+      if (reachable == 0) {
+        throw FabricError(fmt::format("GPU {} cannot reach the memory of GPU {}: use GPUs joined by NVLink (nvidia-smi "
+                                      "topo -m shows which)", device, peer));
+      }
+      const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+      if (result == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+      } else {
+        check(result, "cudaDeviceEnablePeerAccess");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+LocalHeap::LocalHeap(const Geometry& geometry, std::vector<int> devices)
+    : DeviceHeap(geometry), devices_(std::move(devices)) {
+  generation_ = next_generation();
+  enable_peer_access(devices_);
+  for (const int device : devices_) {
+    memory_.emplace_back(device, layout_.total_bytes);
+    bases_.push_back(memory_.back().as<char>());
+  }
+}
+
+int LocalHeap::num_ranks_beside(int rank) const {
+  return static_cast<int>(std::count(devices_.begin(), devices_.end(), device(rank)));
+}
+
+}  // namespace flashmoe::cuda_backend
