@@ -33,17 +33,17 @@ void throw_first(const std::vector<std::exception_ptr>& errors) {
 
 }  // namespace
 
-std::vector<CallStats> execute(const Job& job, const std::shared_ptr<const ExpertSource>& experts, Batch& batch) {
-  const auto num_ranks = static_cast<std::size_t>(job.problem.num_ranks);
-  const Group group = Group::local(job.problem.num_ranks, job.group);
+std::vector<CallStats> execute(const Group& group, const std::shared_ptr<const ExpertSource>& experts, Batch& batch) {
+  const Problem& problem = batch.problem;
+  const auto num_ranks = static_cast<std::size_t>(problem.num_ranks);
   std::vector<Layer> layers;
-  for (int rank = 0; rank < job.problem.num_ranks; ++rank) {
-    layers.push_back(LayerFactory::make(group, rank, job.problem, experts));
+  for (int rank = 0; rank < problem.num_ranks; ++rank) {
+    layers.push_back(LayerFactory::make(group, rank, problem, experts));
   }
   std::vector<CallStats> stats(num_ranks);
   std::vector<std::exception_ptr> errors(num_ranks);
   std::vector<std::jthread> threads;
-  for (int rank = 0; rank < job.problem.num_ranks; ++rank) {
+  for (int rank = 0; rank < problem.num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         stats[rank] = layers[rank].forward(batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank));

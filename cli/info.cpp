@@ -108,7 +108,7 @@ ExitCode info(const Options& options) {
   std::string text = fmt::format("flashmoe {}\n", version()) + machine_text(machine);
   if (options.names_a_layer()) {
     const Job job = make_job(options, machine.num_cores);
-    const LayerInfo info = plan_layer(job.group, job.problem);
+    const LayerInfo info = LayerFactory::plan(Group::local(job.problem.num_ranks, job.group), job.problem);
     json.update(layer_json(job, info));
     text += layer_text(job, info);
   } else {

@@ -29,7 +29,7 @@ MemoryPlan plan_memory(const Job& job, const LayerInfo& info, std::int64_t num_c
       std::max(num_ranks * static_cast<std::uint64_t>(job.group.num_processors), static_cast<std::uint64_t>(num_threads));
 
   MemoryPlan plan;
-  plan.weight_bytes = one_expert * static_cast<std::uint64_t>(problem.num_experts);
+  plan.expert_bytes = one_expert;
   plan.needed_bytes = num_ranks * (info.heap_bytes + info.local_bytes) + num_tokens * (2 * row_bytes + route_bytes) +
                       static_cast<std::uint64_t>(num_compared) * static_cast<std::uint64_t>(problem.hidden) * sizeof(double) +
                       std::min<std::uint64_t>(experts_at_once, static_cast<std::uint64_t>(problem.num_experts)) * one_expert;
@@ -39,8 +39,7 @@ MemoryPlan plan_memory(const Job& job, const LayerInfo& info, std::int64_t num_c
                                       readable_bytes(plan.needed_bytes), readable_bytes(available_bytes)));
   }
   const auto room = static_cast<std::uint64_t>(kCacheShare * static_cast<double>(available_bytes - plan.needed_bytes));
-  plan.expert_cache_bytes = static_cast<std::size_t>(std::min(room, plan.weight_bytes));
-  plan.holds_all_experts = plan.expert_cache_bytes == plan.weight_bytes;
+  plan.expert_cache_bytes = std::min<std::uint64_t>(room, one_expert * static_cast<std::uint64_t>(problem.num_experts));
   return plan;
 }
 

@@ -10,10 +10,12 @@
 namespace flashmoe::cli {
 
 struct MemoryPlan {
-  std::uint64_t weight_bytes = 0;     ///< of all experts together
-  std::uint64_t needed_bytes = 0;     ///< what the job cannot do without
-  std::size_t expert_cache_bytes = 0; ///< for experts made or copied before, on top of it
-  bool holds_all_experts = false;     ///< so each is made once
+  std::uint64_t needed_bytes = 0;      ///< what the job cannot do without
+  std::size_t expert_bytes = 0;        ///< of one expert
+  std::size_t expert_cache_bytes = 0;  ///< for experts that stay, on top of what is needed
+
+  /// Whether that many experts can stay, so that each is made once.
+  bool holds(std::size_t num_experts) const { return num_experts * expert_bytes <= expert_cache_bytes; }
 };
 
 /// `num_compared` tokens will be compared by `num_threads` threads. Throws InvalidArgument with the bytes needed when

@@ -58,7 +58,8 @@ void prepare(const ExpertSource& experts, const std::vector<int>& wanted, int nu
 ExitCode run_and_compare(const Options& options, const char* command, std::int64_t default_tokens) {
   const Machine machine = this_machine();
   Job job = make_job(options, machine.num_cores);
-  const LayerInfo info = plan_layer(job.group, job.problem);
+  const Group group = Group::local(job.problem.num_ranks, job.group);
+  const LayerInfo info = LayerFactory::plan(group, job.problem);
   const std::int64_t num_compared = std::min(job.verify_tokens.value_or(default_tokens), job.num_tokens());
   const MemoryPlan memory = plan_memory(job, info, num_compared, machine.num_cores, machine.available_bytes);
 
@@ -72,14 +73,15 @@ ExitCode run_and_compare(const Options& options, const char* command, std::int64
   }
   Batch batch = make_batch(job, checkpoint);
   const std::vector<int> used_experts = batch.used_experts();
-  if (memory.holds_all_experts) prepare(*source, used_experts, machine.num_cores);
+  const bool weights_in_memory = memory.holds(used_experts.size());
+  if (weights_in_memory) prepare(*source, used_experts, machine.num_cores);
 
   const auto experts = std::make_shared<WatchedExperts>(source, job.problem.num_experts);
   std::vector<CallStats> stats;
   {
     Stage stage("running the layer", static_cast<std::int64_t>(used_experts.size()));
     experts->watch(&stage);
-    stats = execute(job, experts, batch);
+    stats = execute(group, experts, batch);
     experts->watch(nullptr);
   }
   Comparison comparison;
@@ -99,7 +101,7 @@ ExitCode run_and_compare(const Options& options, const char* command, std::int64
                          .stats = stats,
                          .loads = loads,
                          .comparison = comparison,
-                         .weights_in_memory = memory.holds_all_experts};
+                         .weights_in_memory = weights_in_memory};
   print(options.json ? to_json(report).dump() + '\n' : to_text(report));
   return comparison.passed ? kRight : kVerificationFailed;
 }

@@ -62,7 +62,7 @@ class FLASHMOE_API Layer {
   ///   routing  [num_tokens][top_k]: global expert ids (-1: none) and fp32 weights
   ///   y        [num_tokens][hidden] out; may not overlap x
   /// `max_tokens`: at least every rank's num_tokens and the same on all ranks; 0: the problem's.
-  /// Blocks until this rank's y is done (CPU). Throws InvalidArgument on arguments that do not fit, before anything is
+  /// Blocks until this rank's y is done. Throws InvalidArgument on arguments that do not fit, before anything is
   /// sent (the call may be repeated); InvalidArgument on a wrong id, FabricError when ranks disagree about the call or
   /// another one failed, and Timeout when nobody gets on for the deadline: after these three the heap is dead, every
   /// later call on it throws Timeout with the first record, and new layers get a new heap.

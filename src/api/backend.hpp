@@ -17,10 +17,11 @@
 
 namespace flashmoe {
 
-/// One rank's experts: dense in the backend's memory, which the caller keeps, or from a source of host memory.
+/// One rank's experts: dense in the backend's memory, which the caller keeps; or from a source of host memory, and then
+/// the tensors of the layer's calls lie in host memory too.
 using RankWeights = std::variant<WeightsView, std::shared_ptr<const ExpertSource>>;
 
-/// One rank's tensors of one call, in the backend's memory.
+/// One rank's tensors of one call.
 struct LayerCall {
   ConstRows x;
   RoutingView routing;

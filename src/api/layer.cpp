@@ -118,6 +118,12 @@ Layer LayerFactory::make(const Group& group, int rank, const Problem& problem,
   return Layer(make_state(group, rank, problem, std::move(experts), options));
 }
 
+LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
+  check_place(group, 0, problem);
+  const Backend& backend = group.state_->backend();
+  return describe_layer(problem, make_heap_layout(plan_geometry(problem, backend.engine_traits(problem))), backend);
+}
+
 Layer::Layer(const Group& group, int rank, const Problem& problem, const WeightsView& local_weights,
              const LayerOptions& options)
     : Layer(LayerFactory::make_state(group, rank, problem, local_weights, options)) {}
@@ -139,12 +145,5 @@ CallStats Layer::forward(ConstRows x, RoutingView routing, Rows y, std::int64_t 
 const LayerInfo& Layer::info() const { return state_->info; }
 const Problem& Layer::problem() const { return state_->problem; }
 int Layer::rank() const { return state_->rank; }
-
-LayerInfo plan_layer(const GroupOptions& options, const Problem& problem) {
-  validate(problem);
-  const std::unique_ptr<Backend> backend = make_backend(options);
-  const HeapLayout layout = make_heap_layout(plan_geometry(problem, backend->engine_traits(problem)));
-  return describe_layer(problem, layout, *backend);
-}
 
 }  // namespace flashmoe

@@ -16,9 +16,9 @@ struct LayerFactory {
   /// What every constructor does.
   static std::unique_ptr<Layer::State> make_state(const Group& group, int rank, const Problem& problem,
                                                   const RankWeights& weights, const LayerOptions& options);
-};
 
-/// What a group would build for a problem, without building it. Throws as the Layer's constructor does.
-LayerInfo plan_layer(const GroupOptions& options, const Problem& problem);
+  /// What the group would build for a problem, without building it. Throws as the Layer's constructor does.
+  static LayerInfo plan(const Group& group, const Problem& problem);
+};
 
 }  // namespace flashmoe

@@ -1,0 +1,129 @@
+// Bad input of the program: one sentence on standard error, nothing on standard output, exit code 2 (or 4).
+#include <gmock/gmock.h>
+
+#include <fmt/format.h>
+
+#include "cli/program.hpp"
+#include "core/enumerators.hpp"
+#include "unit/problem_rules.hpp"
+
+namespace flashmoe {
+namespace {
+
+using test::flashmoe;
+using test::Outcome;
+using test::TempFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::string kSmall = " --backend cpu --hidden 64 --intermediate 96 --experts 8 --top-k 2 ";
+
+void expect_refused(const std::string& command_line, const std::string& message, int exit_code = 2) {
+  const Outcome outcome = flashmoe(command_line);
+  EXPECT_EQ(outcome.exit_code, exit_code) << command_line;
+  EXPECT_EQ(outcome.out, "") << command_line;
+  EXPECT_THAT(outcome.err, AllOf(StartsWith("flashmoe: error: "), HasSubstr(message))) << command_line;
+  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << "one line wanted: " << outcome.err;
+}
+
+/// A problem as flags; empty for one that flags cannot express.
+std::string flags_of(const Problem& problem) {
+  const bool expressible = is_enumerator(kDTypes, problem.dtype) && is_enumerator(kActivations, problem.activation) &&
+                           is_enumerator(kWireForms, problem.wire_form) &&
+                           is_enumerator(kResultForms, problem.result_form) &&
+                           problem.swiglu_alpha == Problem{}.swiglu_alpha && problem.swiglu_limit == Problem{}.swiglu_limit;
+  if (!expressible) return "";
+  return fmt::format("--backend cpu --ranks {} --hidden {} --intermediate {} --experts {} --top-k {} --dtype {} --activation {} {} "
+                     "--wire-form {} --result-form {} --wave-tokens {} --wave-ring {} {}",
+                     problem.num_ranks, problem.hidden, problem.intermediate, problem.num_experts, problem.top_k,
+                     to_string(problem.dtype), to_string(problem.activation), problem.gated ? "" : "--no-gate",
+                     to_string(problem.wire_form), to_string(problem.result_form), problem.wave_tokens,
+                     problem.wave_ring, problem.batch_invariant ? "--batch-invariant" : "");
+}
+
+TEST(CliErrors, every_rule_of_validate_has_its_sentence) {
+  int num_rules = 0;
+  for (const ProblemRule& rule : problem_rules()) {
+    const std::string flags = flags_of(rule.problem);
+    if (flags.empty() || rule.problem.max_tokens != valid_problem().max_tokens) continue;
+    SCOPED_TRACE(rule.name);
+    expect_refused("verify --tokens 4 " + flags, rule.message);
+    ++num_rules;
+  }
+  EXPECT_GE(num_rules, 20);
+  EXPECT_EQ(flashmoe("verify --tokens 4 " + flags_of(valid_problem())).exit_code, 0);
+}
+
+TEST(CliErrors, names_that_do_not_exist_are_listed_against_those_that_do) {
+  expect_refused("run --preset gpt-9", "qwen3-30b-a3b");
+  expect_refused("run --dtype fp8" + kSmall, "bf16, fp16, tf32, fp32, fp64");
+  expect_refused("run --activation swish" + kSmall, "silu, gelu");
+  expect_refused("run --wire-form wavy" + kSmall, "auto, counted, lined");
+  expect_refused("run --result-form none" + kSmall, "auto, per_route, pre_reduced");
+  expect_refused("run --backend tpu --preset dbrx", "backend (tpu) must be one of auto, cpu, cuda");
+  expect_refused("run --routing nowhere.npy" + kSmall, "uniform, zipf:S, all-to-one");
+  expect_refused("run --routing zipf:-1" + kSmall, "zipf:");
+}
+
+TEST(CliErrors, the_layer_is_named_in_one_way) {
+  expect_refused("run", "must be named in one way, got none");
+  expect_refused("run --preset dbrx --config x.json", "got --preset and --config");
+  expect_refused("run --preset dbrx --hidden 64", "got --preset and --hidden ...");
+  expect_refused("run --preset dbrx --layer 3", "--checkpoint DIR and --layer N go together");
+  expect_refused("run --checkpoint .", "--checkpoint DIR and --layer N go together");
+  expect_refused("run --preset dbrx --no-gate", "--preset fixes them");
+  expect_refused("run --hidden 64 --intermediate 96 --experts 8", "top_k (0) must be between 1 and 32");
+}
+
+TEST(CliErrors, token_counts_are_counts) {
+  for (const char* tokens : {"-1", "4,4", "4,,4,4", "4,4,4,4,", "x", "1e3", "4194305", "99999999999999999999"}) {
+    SCOPED_TRACE(tokens);
+    expect_refused("run --tokens " + std::string(tokens) + kSmall, "tokens (");
+  }
+}
+
+TEST(CliErrors, numbers_out_of_range_are_refused) {
+  expect_refused("run --deadline 0" + kSmall, "deadline_seconds (0) must be above 0");
+  expect_refused("run --deadline nan" + kSmall, "deadline_seconds (nan) must be above 0");
+  expect_refused("run --threads -1" + kSmall, "threads (-1) must be between 0 and 64");
+  expect_refused("run --threads 65" + kSmall, "threads (65) must be between 0 and 64");
+  expect_refused("run --verify-tokens -5" + kSmall, "verify-tokens (-5) must be 0 or more");
+  expect_refused("run --hidden 99999999999 --intermediate 96 --experts 8 --top-k 2", "--hidden");
+  expect_refused("run --seed banana" + kSmall, "--seed");
+}
+
+TEST(CliErrors, unknown_commands_and_flags_are_refused) {
+  expect_refused("", "subcommand is required");
+  expect_refused("fly", "");
+  expect_refused("run --fast" + kSmall, "--fast");
+  expect_refused("run --preset", "--preset");
+}
+
+TEST(CliErrors, files_that_do_not_fit_are_named) {
+  const TempFolder folder;
+  const auto broken = folder.write("config.json", "{\"model_type\": ");
+  expect_refused("run --config " + broken.string(), "config.json");
+  expect_refused("run --config " + (folder / "none.json").string(), "none.json must exist");
+  expect_refused("run --checkpoint " + (folder / "none").string() + " --layer 0", "must exist");
+  const auto states = folder.write("x.npy", "\x93NUMPY\x01");
+  expect_refused("run --hidden-states " + states.string() + kSmall, "x.npy");
+  const auto ids = folder.write("ids.npy", "not an array");
+  expect_refused("run --routing " + ids.string() + kSmall, "ids.npy");
+  expect_refused("run --output " + (folder / "y.txt").string() + kSmall, "must be a .safetensors or .npy file");
+  expect_refused("run --output " + (folder / "none/y.npy").string() + kSmall, "in an existing folder");
+}
+
+TEST(CliErrors, a_job_larger_than_memory_is_refused_with_the_bytes_it_needs) {
+  expect_refused("run --hidden 65536 --intermediate 262144 --experts 64 --top-k 8 --ranks 64 --tokens 4194304",
+                 "this job needs ");
+}
+
+TEST(CliErrors, a_cuda_backend_that_is_not_there_ends_with_4) {
+  const std::string command = "run --tokens 1 --backend cuda --hidden 64 --intermediate 96 --experts 8 --top-k 2";
+  if (flashmoe(command).exit_code == 0) GTEST_SKIP() << "this machine has the CUDA backend";
+  expect_refused(command, "backend (cuda) needs", 4);
+}
+
+}  // namespace
+}  // namespace flashmoe
