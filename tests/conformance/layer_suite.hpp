@@ -1,6 +1,5 @@
 // What every backend's layer must do, as one typed suite. A backend is a struct with
-//   using World        all ranks of a group: World(problem, experts), call(batches, max_tokens), poison(),
-//                      message(rank), payload_bytes(rank), as CpuWorld has them
+//   using World        what Group needs, and payload_bytes(rank): bytes of rows a rank sent to others in the last call
 //   static dtypes()    the types its engine takes
 //   static why_not()   a sentence where the machine cannot run it: its tests are then skipped; else empty
 // Every call starts with poisoned outputs and poisoned memory.
@@ -11,103 +10,15 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <memory>
-#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "support/batch.hpp"
+#include "conformance/group.hpp"
 #include "support/dice.hpp"
+#include "support/sanitized.hpp"
 
 namespace flashmoe::test {
-
-/// A group of a backend and the reference beside it.
-template <class Backend>
-class Group {
- public:
-  explicit Group(const Problem& problem, std::uint64_t seed = 1, Values values = Values::real)
-      : problem_(problem), experts_(std::make_shared<DenseExperts>(problem, seed, values)), world_(problem, experts_) {
-    validate(problem);
-  }
-
-  /// Runs a call; fails the test when a rank throws.
-  void call(std::vector<Batch>& batches) { call(batches, problem_.max_tokens); }
-  void call(std::vector<Batch>& batches, std::int64_t max_tokens) {
-    std::vector<Batch*> pointers;
-    for (Batch& batch : batches) {
-      batch.poison();
-      pointers.push_back(&batch);
-    }
-    world_.poison();
-    world_.call(pointers, max_tokens);
-    for (std::size_t rank = 0; rank < batches.size(); ++rank) ASSERT_EQ(world_.message(rank), "") << "rank " << rank;
-  }
-
-  /// Largest relative L2 that a batch of this size may show. Small ones scatter around the mean error.
-  double bar(const Batch& batch) const {
-    const auto elements = static_cast<std::int64_t>(batch.num_tokens) * problem_.hidden;
-    return tolerance(problem_.dtype) * (elements < (1 << 16) ? 1.2 : 1.0);
-  }
-
-  void expect_right(const std::vector<Batch>& batches) const {
-    for (std::size_t rank = 0; rank < batches.size(); ++rank) {
-      const Batch& batch = batches[rank];
-      const auto wanted = reference::layer(problem_, *experts_, batch.x_view(), batch.routing());
-      EXPECT_LE(reference::relative_l2(batch.output(problem_), wanted), bar(batch))
-          << "rank " << rank << " of " << to_string(problem_);
-    }
-  }
-
-  /// Runs a call and compares every rank's result with the reference.
-  void check(std::vector<Batch> batches) {
-    call(batches);
-    expect_right(batches);
-  }
-
-  const Problem& problem() const { return problem_; }
-  const ExpertSource& experts() const { return *experts_; }
-  typename Backend::World& world() { return world_; }
-
- private:
-  Problem problem_;
-  std::shared_ptr<DenseExperts> experts_;
-  typename Backend::World world_;
-};
-
-inline std::vector<Batch> make_batches(const Problem& problem, const std::vector<std::int64_t>& tokens,
-                                       std::uint64_t seed, Routing routing = Routing::distinct,
-                                       Values values = Values::real) {
-  std::vector<Batch> batches;
-  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
-    batches.push_back(make_batch(problem, tokens[rank], seed * 64 + rank, routing, values));
-  }
-  return batches;
-}
-
-/// Tokens [begin, end) of a batch as a batch of their own.
-inline Batch slice(const Problem& problem, const Batch& whole, std::int64_t begin, std::int64_t end) {
-  const auto row = static_cast<std::ptrdiff_t>(problem.hidden * static_cast<std::int64_t>(dtype_bytes(problem.dtype)));
-  const auto k = static_cast<std::ptrdiff_t>(problem.top_k);
-  const auto cut = [&](const auto& values, std::ptrdiff_t width) {
-    return std::decay_t<decltype(values)>(values.begin() + begin * width, values.begin() + end * width);
-  };
-  return {.num_tokens = end - begin, .x = cut(whole.x, row), .y = cut(whole.y, row),
-          .topk_ids = cut(whole.topk_ids, k), .topk_weights = cut(whole.topk_weights, k)};
-}
-
-/// Batches of all tokens in rank order, one after the other.
-inline Batch join(const std::vector<Batch>& batches) {
-  Batch whole;
-  for (const Batch& batch : batches) {
-    whole.num_tokens += batch.num_tokens;
-    whole.x.insert(whole.x.end(), batch.x.begin(), batch.x.end());
-    whole.y.insert(whole.y.end(), batch.y.begin(), batch.y.end());
-    whole.topk_ids.insert(whole.topk_ids.end(), batch.topk_ids.begin(), batch.topk_ids.end());
-    whole.topk_weights.insert(whole.topk_weights.end(), batch.topk_weights.begin(), batch.topk_weights.end());
-  }
-  return whole;
-}
 
 template <class Backend>
 class LayerSuite : public testing::Test {
@@ -125,7 +36,7 @@ TYPED_TEST_SUITE_P(LayerSuite);
 
 inline int num_random_layers() {
   const char* value = std::getenv("FLASHMOE_CASES");
-  return value != nullptr ? std::atoi(value) : 100;
+  return value != nullptr ? std::atoi(value) : fewer_if_sanitized(150);
 }
 
 template <class Backend>

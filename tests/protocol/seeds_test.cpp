@@ -4,11 +4,12 @@
 #include <exception>
 
 #include "protocol/scenario.hpp"
+#include "support/sanitized.hpp"
 
 namespace flashmoe::test {
 namespace {
 
-constexpr int kDefaultSeeds = 3000;
+constexpr int kDefaultSeeds = fewer_if_sanitized(8000);
 constexpr int kCalls = 4;
 
 std::uint64_t from_environment(const char* name, std::uint64_t fallback) {

@@ -90,6 +90,40 @@ inline Batch make_batch(const Problem& problem, std::int64_t num_tokens, std::ui
   return batch;
 }
 
+inline std::vector<Batch> make_batches(const Problem& problem, const std::vector<std::int64_t>& tokens,
+                                       std::uint64_t seed, Routing routing = Routing::distinct,
+                                       Values values = Values::real) {
+  std::vector<Batch> batches;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    batches.push_back(make_batch(problem, tokens[rank], seed * 64 + rank, routing, values));
+  }
+  return batches;
+}
+
+/// Tokens [begin, end) of a batch as a batch of their own.
+inline Batch slice(const Problem& problem, const Batch& whole, std::int64_t begin, std::int64_t end) {
+  const auto row = static_cast<std::ptrdiff_t>(problem.hidden * static_cast<std::int64_t>(dtype_bytes(problem.dtype)));
+  const auto k = static_cast<std::ptrdiff_t>(problem.top_k);
+  const auto cut = [&](const auto& values, std::ptrdiff_t width) {
+    return std::decay_t<decltype(values)>(values.begin() + begin * width, values.begin() + end * width);
+  };
+  return {.num_tokens = end - begin, .x = cut(whole.x, row), .y = cut(whole.y, row),
+          .topk_ids = cut(whole.topk_ids, k), .topk_weights = cut(whole.topk_weights, k)};
+}
+
+/// Batches of all tokens in rank order, one after the other.
+inline Batch join(const std::vector<Batch>& batches) {
+  Batch whole;
+  for (const Batch& batch : batches) {
+    whole.num_tokens += batch.num_tokens;
+    whole.x.insert(whole.x.end(), batch.x.begin(), batch.x.end());
+    whole.y.insert(whole.y.end(), batch.y.begin(), batch.y.end());
+    whole.topk_ids.insert(whole.topk_ids.end(), batch.topk_ids.begin(), batch.topk_ids.end());
+    whole.topk_weights.insert(whole.topk_weights.end(), batch.topk_weights.begin(), batch.topk_weights.end());
+  }
+  return whole;
+}
+
 /// Largest relative L2 the numerics contract allows.
 inline double tolerance(DType dtype) {
   switch (dtype) {
@@ -100,6 +134,18 @@ inline double tolerance(DType dtype) {
     case DType::fp64: return 1e-13;
   }
   return 0.0;
+}
+
+/// What `num_elements` results may show: a few scatter around the mean error, which bf16 puts at 0.95 of the tolerance.
+inline double error_bar(DType dtype, std::size_t num_elements) {
+  if (num_elements >= std::size_t{1} << 16) return tolerance(dtype);
+  return tolerance(dtype) * (1.2 + 3.0 / std::sqrt(static_cast<double>(num_elements)));
+}
+
+/// ||value - wanted|| / ||wanted|| over what error_bar() allows: right when at most 1.
+inline double error_in_bars(const Problem& problem, const Batch& batch, const std::vector<double>& wanted) {
+  if (wanted.empty()) return 0.0;
+  return reference::relative_l2(batch.output(problem), wanted) / error_bar(problem.dtype, wanted.size());
 }
 
 }  // namespace flashmoe::test
