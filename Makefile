@@ -28,7 +28,7 @@ test: bootstrap ## build and run every test: CPU, sanitizers, GPU code
 test-torch: ## compare with the transformers library, live (needs 1 GB for torch)
 	tools/bootstrap.sh torch
 	tools/build.sh $(PRESET) flashmoe_cli
-	tools/test_torch.sh
+	FLASHMOE_PROGRAM=build/$(PRESET)/cli/flashmoe tools/test_torch.sh
 
 bootstrap: ## install what is missing on this machine
 	tools/bootstrap.sh

@@ -84,6 +84,7 @@ class Fixture:
     dtype: str
     fused: bool = False  # with the library's own layout of experts instead of the published one
     max_shard_size: str = "1GB"
+    scale: int = 1  # of hidden and intermediate sizes
 
     @property
     def name(self):
@@ -93,8 +94,8 @@ class Fixture:
 SHARDED = {"mixtral": "9KB", "qwen3_moe": "16KB", "deepseek_v3": "20KB"}
 
 
-def fixture_of(family, dtype):
-    return Fixture(family, dtype, max_shard_size=SHARDED.get(family, "1GB"))
+def fixture_of(family, dtype, **options):
+    return Fixture(family, dtype, **{"max_shard_size": SHARDED.get(family, "1GB"), **options})
 
 
 SEED = 1  # of the committed fixtures
@@ -134,10 +135,19 @@ def scale_of(name, shape, config):
     return math.sqrt(3 / fan_in)
 
 
+def make_config(fixture):
+    family = FAMILIES[fixture.family]
+    settings = {**SMALL, **family.settings}
+    for name in settings:
+        if name == "hidden_size" or "intermediate_size" in name:
+            settings[name] *= fixture.scale
+    return getattr(transformers, family.config)(**settings)
+
+
 def make_checkpoint(fixture, folder, seed):
     """Writes config.json and the model's files."""
     family = FAMILIES[fixture.family]
-    config = getattr(transformers, family.config)(**{**SMALL, **family.settings})
+    config = make_config(fixture)
     model = getattr(transformers, family.model)(config).to(DTYPES[fixture.dtype])
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -194,7 +204,7 @@ def run_block(fixture, folder, hidden_states, dtype=torch.float32):
 
 def make_hidden_states(fixture, seed, batch=2, sequence=10):
     """A block's input of variance 1."""
-    shape = (batch, sequence, SMALL["hidden_size"])
+    shape = (batch, sequence, SMALL["hidden_size"] * fixture.scale)
     return uniform(seed, "hidden_states", shape, math.sqrt(3)).to(DTYPES[fixture.dtype])
 
 

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=.venv/torch/bin/python
-program=${FLASHMOE_PROGRAM:-$PWD/build/cpu/cli/flashmoe}
+program=$(realpath -m "${FLASHMOE_PROGRAM:-build/cpu/cli/flashmoe}")
 for needed in "$python" "$program"; do
   if [ ! -x "$needed" ]; then
     echo "$needed is missing: use make test-torch, which makes it" >&2
