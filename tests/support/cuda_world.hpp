@@ -10,6 +10,7 @@
 #include "cuda/layer.hpp"
 #include "cuda/local_heap.hpp"
 #include "support/batch.hpp"
+#include "support/uploaded.hpp"
 
 namespace flashmoe::test {
 
@@ -26,7 +27,8 @@ class CudaWorld {
     for (int rank = 0; rank < problem.num_ranks; ++rank) {
       contexts_.push_back(std::make_shared<cuda_backend::RankContext>(heap_, rank, problem.dtype, options));
       const cuda_backend::DeviceGuard guard(devices[static_cast<std::size_t>(rank)]);
-      layers_.push_back(std::make_unique<cuda_backend::Layer>(contexts_.back(), problem, upload_weights(rank, *experts), 1));
+      weights_.emplace_back(devices[static_cast<std::size_t>(rank)], problem, *experts, rank);
+      layers_.push_back(std::make_unique<cuda_backend::Layer>(contexts_.back(), problem, weights_.back().view(), 1));
       cudaStream_t stream;
       cuda_backend::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
       streams_.push_back(stream);
@@ -97,15 +99,8 @@ class CudaWorld {
   }
   const HeapLayout& layout() const { return heap_->layout(); }
 
-  struct Uploaded {
-    cuda_backend::DeviceMemory x, y, ids, weights;
-  };
-  Uploaded upload(std::size_t rank, const Batch& batch) {
-    const int device = contexts_[rank]->device();
-    return {put(device, batch.x.data(), batch.x.size()), put(device, batch.y.data(), batch.y.size()),
-            put(device, batch.topk_ids.data(), batch.topk_ids.size() * 4),
-            put(device, batch.topk_weights.data(), batch.topk_weights.size() * 4)};
-  }
+  using Uploaded = UploadedBatch;
+  Uploaded upload(std::size_t rank, const Batch& batch) { return UploadedBatch(contexts_[rank]->device(), batch); }
   void synchronize_all() {
     for (const auto& context : contexts_) {
       const cuda_backend::DeviceGuard guard(context->device());
@@ -123,43 +118,11 @@ class CudaWorld {
     }
   }
 
-  static cuda_backend::DeviceMemory put(int device, const void* data, std::size_t bytes) {
-    cuda_backend::DeviceMemory memory(device, bytes);
-    const cuda_backend::DeviceGuard guard(device);
-    if (bytes > 0) cuda_backend::check(cudaMemcpy(memory.as(), data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    return memory;
-  }
-
-  WeightsView upload_weights(int rank, const ExpertSource& experts) {
-    const std::size_t element = dtype_bytes(problem_.dtype);
-    const std::size_t up = static_cast<std::size_t>(problem_.up_columns()) * static_cast<std::size_t>(problem_.hidden) * element;
-    const std::size_t down = static_cast<std::size_t>(problem_.hidden) * static_cast<std::size_t>(problem_.intermediate) * element;
-    std::vector<char> ups, downs;
-    std::vector<float> up_biases, down_biases;
-    for (int local = 0; local < problem_.num_local_experts(); ++local) {
-      const auto expert = experts.expert(rank * problem_.num_local_experts() + local);
-      ups.insert(ups.end(), static_cast<const char*>(expert->up), static_cast<const char*>(expert->up) + up);
-      downs.insert(downs.end(), static_cast<const char*>(expert->down), static_cast<const char*>(expert->down) + down);
-      if (problem_.up_bias) up_biases.insert(up_biases.end(), expert->up_bias, expert->up_bias + problem_.up_columns());
-      if (problem_.down_bias) down_biases.insert(down_biases.end(), expert->down_bias, expert->down_bias + problem_.hidden);
-    }
-    const int device = contexts_[static_cast<std::size_t>(rank)]->device();
-    weights_.push_back(put(device, ups.data(), ups.size()));
-    const void* up_data = weights_.back().as();
-    weights_.push_back(put(device, downs.data(), downs.size()));
-    const void* down_data = weights_.back().as();
-    weights_.push_back(put(device, up_biases.data(), up_biases.size() * 4));
-    const float* up_bias = problem_.up_bias ? weights_.back().as<float>() : nullptr;
-    weights_.push_back(put(device, down_biases.data(), down_biases.size() * 4));
-    const float* down_bias = problem_.down_bias ? weights_.back().as<float>() : nullptr;
-    return {up_data, down_data, up_bias, down_bias};
-  }
-
   Problem problem_;
   std::shared_ptr<cuda_backend::LocalHeap> heap_;
   std::vector<std::shared_ptr<cuda_backend::RankContext>> contexts_;
   std::vector<std::unique_ptr<cuda_backend::Layer>> layers_;
-  std::vector<cuda_backend::DeviceMemory> weights_;
+  std::vector<UploadedWeights> weights_;
   std::vector<cudaStream_t> streams_;
   std::vector<std::exception_ptr> errors_;
 };
