@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "support/processes.hpp"
@@ -427,17 +428,29 @@ TEST_F(Strangers, another_users_process_cannot_come_in) {
 
 // ---- limits
 
+/// While it lives, the process may open `more` files beside those up to the lowest free number.
+class FewFiles {
+ public:
+  explicit FewFiles(int more) {
+    const UniqueFd next(dup(0));
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{static_cast<rlim_t>(next.get() + more), before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
 TEST_F(BootstrapTest, a_rank_that_may_open_no_more_files_says_so) {
   for (const int poor : {0, 1}) {
     Processes ranks;
     for (int rank = 0; rank < 3; ++rank) {
       ranks.start([=, group = fmt::format("{}{}", group_, poor)](const Processes::Say&) {
         Bootstrap bootstrap(group, rank, 3, kAmple);
-        if (rank == poor) {
-          const UniqueFd next(dup(0));
-          const rlimit limit{static_cast<rlim_t>(next.get() + 1), static_cast<rlim_t>(next.get() + 1)};
-          setrlimit(RLIMIT_NOFILE, &limit);
-        }
+        std::optional<FewFiles> few;
+        if (rank == poor) few.emplace(1);
         const auto fds = bootstrap.exchange_fds(0);
         bootstrap.barrier();
         return fmt::format("{} files", fds.size());
