@@ -95,7 +95,7 @@ std::string layer_text(const Job& job, const LayerInfo& info) {
   text += table.text();
   const ThesisLayout thesis = thesis_layout(problem);
   text += fmt::format("\nscratch memory of one rank: {}\n", readable_bytes(info.local_bytes));
-  text += fmt::format("the layout of the FlashDMoE thesis for as many tokens (capacity {}, tokens beyond it dropped): {}\n",
+  text += fmt::format("the layout of the FlashDMoE thesis for as many tokens, capacity {} rows an expert and rank: {}\n",
                       thesis.capacity, readable_bytes(static_cast<std::uint64_t>(thesis.size_l_bytes)));
   return text;
 }

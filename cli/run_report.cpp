@@ -84,8 +84,6 @@ std::uint64_t sum(const std::vector<CallStats>& stats, Field field) {
   return total;
 }
 
-std::string mebibytes(std::uint64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 20)); }
-
 std::string error_text(const Deviation& deviation, std::int64_t num_tokens) {
   if (deviation.num_not_finite > 0) return "NaN/Inf";
   if (deviation.num_tokens == 0 && num_tokens > 0) return "-";
@@ -94,7 +92,7 @@ std::string error_text(const Deviation& deviation, std::int64_t num_tokens) {
 
 std::string rank_table(const RunReport& report) {
   const Problem& problem = report.job.problem;
-  Table table({"rank", "tokens", "routes out", "routes in", "sent MiB", "per-route MiB", "overhead MiB", "heap MiB",
+  Table table({"rank", "tokens", "routes out", "routes in", "sent", "per-route", "overhead", "heap",
                "process ms", "wall ms", "rel. L2"});
   RankLoad loads;
   for (std::size_t rank = 0; rank < report.stats.size(); ++rank) {
@@ -102,8 +100,8 @@ std::string rank_table(const RunReport& report) {
     const RankLoad& load = report.loads[rank];
     const std::int64_t tokens = report.job.tokens_per_rank[rank];
     table.add({fmt::format("{}", rank), fmt::format("{}", tokens), fmt::format("{}", load.routes_out),
-               fmt::format("{}", load.routes_in), mebibytes(stats.wire_bytes), mebibytes(per_route_bytes(problem, load)),
-               mebibytes(stats.wire_overhead_bytes), mebibytes(report.info.heap_bytes),
+               fmt::format("{}", load.routes_in), readable_bytes(stats.wire_bytes), readable_bytes(per_route_bytes(problem, load)),
+               readable_bytes(stats.wire_overhead_bytes), readable_bytes(report.info.heap_bytes),
                fmt::format("{:.1f}", stats.phases.process_us / 1e3), fmt::format("{:.1f}", stats.phases.wall_us / 1e3),
                error_text(report.comparison.ranks[rank], tokens)});
     loads.routes_out += load.routes_out;
@@ -113,9 +111,9 @@ std::string rank_table(const RunReport& report) {
   }
   const PhaseTimes total = total_phases(report.stats);
   table.add({"all", fmt::format("{}", report.job.num_tokens()), fmt::format("{}", loads.routes_out),
-             fmt::format("{}", loads.routes_in), mebibytes(sum(report.stats, &CallStats::wire_bytes)),
-             mebibytes(per_route_bytes(problem, loads)), mebibytes(sum(report.stats, &CallStats::wire_overhead_bytes)),
-             mebibytes(report.info.heap_bytes * report.stats.size()), fmt::format("{:.1f}", total.process_us / 1e3),
+             fmt::format("{}", loads.routes_in), readable_bytes(sum(report.stats, &CallStats::wire_bytes)),
+             readable_bytes(per_route_bytes(problem, loads)), readable_bytes(sum(report.stats, &CallStats::wire_overhead_bytes)),
+             readable_bytes(report.info.heap_bytes * report.stats.size()), fmt::format("{:.1f}", total.process_us / 1e3),
              fmt::format("{:.1f}", total.wall_us / 1e3), error_text(report.comparison.all, report.job.num_tokens())});
   return table.text();
 }
