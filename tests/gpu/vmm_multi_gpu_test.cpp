@@ -187,6 +187,33 @@ TEST_F(VmmTest, two_hundred_heaps_leak_no_file_and_no_memory) {
   EXPECT_THAT(processes_.finish_all(), Each(std::string("clean")));
 }
 
+TEST_F(VmmTest, heaps_go_in_any_order_and_memory_stays_with_its_last_user) {
+  start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
+    const Problem problem = problem_of(num_ranks, WireForm::automatic);
+    const DenseExperts experts(problem, 3);
+    auto first = std::make_unique<VmmRank>(group + ".1", rank, rank, problem, experts, 10.0);
+    auto second = std::make_unique<VmmRank>(group + ".2", rank, rank, problem, experts, 10.0);
+    if (rank % 2 == 1) first.swap(second);
+    first.reset();
+    second.reset();
+
+    fabric::Bootstrap all(group, rank, num_ranks, VmmRank::kMeetingSeconds);
+    auto third = std::make_unique<VmmRank>(group + ".3", rank, rank, problem, experts, 10.0);
+    if (rank == 0) third.reset();  // gives up waiting for the others
+    all.barrier();
+    if (rank != 0) {
+      cuda_backend::check(cudaMemset(third->heap().base(0), 0x11, 4096), "cudaMemset");
+      cuda_backend::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+    third.reset();
+    VmmRank fourth(group + ".4", rank, rank, problem, experts, 10.0);
+    Batch batch = make_batch(problem, 40, static_cast<std::uint64_t>(rank));
+    const std::string wrong = check_call(fourth, problem, experts, batch, 300);
+    return wrong.empty() ? std::string("right") : wrong;
+  });
+  EXPECT_THAT(processes_.finish_all(), Each(std::string("right")));
+}
+
 TEST_F(VmmTest, two_processes_on_one_gpu_are_refused) {
   start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
     const Problem problem = problem_of(num_ranks, WireForm::automatic);
