@@ -11,8 +11,8 @@ std::vector<Stall> posted_stalls(const Call& call) {
   for (int rank = 0; rank < call.geometry().num_ranks; ++rank) {
     std::uint64_t words[kStallWords];
     const auto* line = call.heap_at<const Line>(call.heap.stall_record(rank));
-    if (!try_load_lines(SoloGroup{}, line, kStallWords, observe<Scope::system>(&line->tag), words)) continue;
-    if (line->tag >> 48 != call.generation) continue;
+    const std::uint64_t tag = observe<Scope::system>(&line->tag);
+    if (tag >> 48 != call.generation || !try_load_lines(SoloGroup{}, line, kStallWords, tag, words)) continue;
     posted[static_cast<std::size_t>(rank)] = decode_stall(words);
   }
   return posted;
