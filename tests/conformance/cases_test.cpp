@@ -383,8 +383,9 @@ TEST(Cases, RACE9_two_calls_at_a_time_on_one_layer_take_turns) {
   CpuWorld world(problem, experts);
   std::vector<Batch> batches = make_batches(problem, {32, 7, 20, 31}, 23);
   world.each_rank([&](std::size_t rank) {
-    std::jthread other([&] { world.forward(rank, batches[2 + rank], 32); });
-    world.forward(rank, batches[rank], 32);
+    const auto forward = [&](Batch& batch) { world.layer(rank).forward(CpuWorld::input_of(batch, 32), 20.0); };
+    std::jthread other([&] { forward(batches[2 + rank]); });
+    forward(batches[rank]);
   });
   for (std::size_t i = 0; i < 4; ++i) {
     const auto wanted = reference::layer(problem, *experts, batches[i].x_view(), batches[i].routing());

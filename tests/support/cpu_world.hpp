@@ -66,9 +66,11 @@ class CpuWorld {
   /// One rank's part of a call, in the caller's thread.
   void forward(std::size_t rank, Batch& batch, std::int64_t max_tokens, double deadline_seconds = 20.0,
                std::size_t layer = 0) {
-    stats_[rank] = layers_[rank][layer]->forward(
-        {.x = batch.x_view(), .routing = batch.routing(), .y = batch.y_view(), .max_tokens = max_tokens},
-        deadline_seconds);
+    stats_[rank] = this->layer(rank, layer).forward(input_of(batch, max_tokens), deadline_seconds);
+  }
+
+  static cpu::CallInput input_of(Batch& batch, std::int64_t max_tokens) {
+    return {.x = batch.x_view(), .routing = batch.routing(), .y = batch.y_view(), .max_tokens = max_tokens};
   }
 
   /// NaN in all memory that a call must write before it reads it.
@@ -108,6 +110,7 @@ class CpuWorld {
   }
 
   cpu::Heap& heap() { return *heap_; }
+  cpu::Layer& layer(std::size_t rank, std::size_t index = 0) { return *layers_[rank][index]; }
   const cpu::RankContext& context(std::size_t rank) const { return *contexts_[rank]; }
 
  private:

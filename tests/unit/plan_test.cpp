@@ -1,0 +1,175 @@
+// From problems to sizes and forms.
+#include "planner/plan.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/heap_layout.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr EngineTraits kEngine{.tile = {.rows = 128, .up_columns = 128, .down_columns = 256}, .num_m_blocks = 64};
+
+Problem qwen(std::int64_t max_tokens) {
+  return {.num_ranks = 8, .hidden = 2048, .intermediate = 768, .num_experts = 128, .top_k = 8, .max_tokens = max_tokens};
+}
+
+TEST(Geometry, follows_the_problem_and_the_engine) {
+  const Geometry g = plan_geometry(qwen(100), kEngine);
+  EXPECT_EQ(g.num_ranks, 8);
+  EXPECT_EQ(g.num_local_experts, 16);
+  EXPECT_EQ(g.num_experts(), 128);
+  EXPECT_EQ(g.row_bytes(), 4096);
+  EXPECT_EQ(g.tile, kEngine.tile);
+  EXPECT_EQ(g.num_up_tiles(), 6);
+  EXPECT_EQ(g.num_down_tiles(), 8);
+  EXPECT_EQ(g.wave_ring, 2);
+  EXPECT_EQ(plan_geometry(qwen(100), kEngine), g);
+}
+
+TEST(Waves, bring_each_expert_its_rows_where_the_batch_has_them) {
+  // 512 rows an expert: 512 * 128 / (8 * 8) = 1024 tokens a rank.
+  EXPECT_EQ(plan_geometry(qwen(8192), kEngine).wave_tokens, 1024);
+  EXPECT_EQ(plan_geometry(qwen(300), kEngine).wave_tokens, 300);
+  EXPECT_EQ(num_waves(plan_geometry(qwen(8192), kEngine), 8192), 8);
+  EXPECT_EQ(num_waves(plan_geometry(qwen(8192), kEngine), 1025), 2);
+  EXPECT_EQ(num_waves(plan_geometry(qwen(8192), kEngine), 0), 0);
+}
+
+TEST(Waves, are_as_the_problem_says_but_no_longer_than_the_batch) {
+  Problem problem = qwen(8192);
+  problem.wave_tokens = 100;
+  problem.wave_ring = 3;
+  EXPECT_EQ(plan_geometry(problem, kEngine).wave_tokens, 100);
+  EXPECT_EQ(plan_geometry(problem, kEngine).wave_ring, 3);
+  problem.wave_tokens = 60000;
+  EXPECT_EQ(plan_geometry(problem, kEngine).wave_tokens, 8192);
+}
+
+TEST(Waves, shrink_until_the_heap_fits_its_budget) {
+  Problem problem = qwen(1 << 20);
+  problem.hidden = 16384;
+  problem.num_experts = 2048;
+  problem.result_form = ResultForm::per_route;
+  const Geometry g = plan_geometry(problem, kEngine);
+  EXPECT_LE(make_heap_layout(g).total_bytes, std::size_t{1536} << 20);
+  EXPECT_GE(g.wave_tokens, 64);
+  EXPECT_EQ(g.wave_tokens % 64, 0);
+  Geometry twice = g;
+  twice.wave_tokens *= 2;
+  EXPECT_GT(make_heap_layout(twice).total_bytes, std::size_t{1536} << 20);  // and no further
+}
+
+TEST(Forms, few_tokens_go_as_lines_and_many_counted) {
+  const Problem problem = qwen(8192);
+  const Geometry g = plan_geometry(problem, kEngine);
+  EXPECT_EQ(plan_call(problem, g, 0).wire_form, WireForm::lined);
+  EXPECT_EQ(plan_call(problem, g, 128).wire_form, WireForm::lined);
+  EXPECT_EQ(plan_call(problem, g, 129).wire_form, WireForm::counted);
+  EXPECT_EQ(plan_call(problem, g, 8192).wire_form, WireForm::counted);
+}
+
+TEST(Forms, fixed_ones_are_kept) {
+  Problem problem = qwen(1000);
+  problem.wire_form = WireForm::lined;
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 1000).wire_form, WireForm::lined);
+  problem.wire_form = WireForm::counted;
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 1).wire_form, WireForm::counted);
+  EXPECT_EQ(plan_geometry(problem, kEngine).lined_tokens, 0);
+  problem.result_form = ResultForm::pre_reduced;
+  const CallPlan plan = plan_call(problem, plan_geometry(problem, kEngine), 1000);
+  EXPECT_EQ(plan.result_form, ResultForm::pre_reduced);
+  EXPECT_TRUE(plan.list_weights);
+  problem.result_form = ResultForm::per_route;
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 1000).result_form, ResultForm::per_route);
+}
+
+TEST(Forms, results_are_pre_reduced_where_the_wire_is_the_bound_and_bits_may_depend_on_ranks) {
+  Problem problem = qwen(8192);  // one cell a route is more wire than work
+  const WireEstimate estimate = estimate_wire(problem, 8192);
+  ASSERT_GT(estimate.per_route_us, estimate.ffn_us);
+  ASSERT_LT(estimate.pre_reduced_us, estimate.per_route_us);
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 8192).result_form, ResultForm::pre_reduced);
+  problem.batch_invariant = true;
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 8192).result_form, ResultForm::per_route);
+  Problem mixtral = qwen(8192);
+  mixtral.hidden = 4096;
+  mixtral.intermediate = 14336;
+  mixtral.num_experts = 8;
+  mixtral.top_k = 2;
+  EXPECT_EQ(plan_call(mixtral, plan_geometry(mixtral, kEngine), 8192).result_form, ResultForm::per_route);
+}
+
+TEST(Forms, what_cannot_be_built_is_refused_with_the_way_out) {
+  Problem problem = qwen(8192);
+  problem.wire_form = WireForm::lined;
+  EXPECT_THAT([&] { plan_geometry(problem, kEngine); },
+              ThrowsMessage<InvalidArgument>("max_tokens (8192) must be at most 1024 for wire_form lined: use counted or auto"));
+  problem.max_tokens = 100;
+  problem.result_form = ResultForm::pre_reduced;
+  EXPECT_THAT([&] { plan_geometry(problem, kEngine); }, ThrowsMessage<InvalidArgument>(HasSubstr("needs wire_form counted")));
+  const Problem plain = qwen(100);
+  const Geometry g = plan_geometry(plain, kEngine);
+  EXPECT_THAT([&] { plan_call(plain, g, 101); }, ThrowsMessage<InvalidArgument>(HasSubstr("(101) must be in 0..100")));
+  EXPECT_THAT([&] { plan_call(plain, g, -1); }, ThrowsMessage<InvalidArgument>(HasSubstr("(-1) must be in 0..100")));
+}
+
+TEST(Estimate, one_rank_has_no_wire) {
+  Problem problem = qwen(8192);
+  problem.num_ranks = 1;
+  EXPECT_EQ(estimate_wire(problem, 8192).per_route_us, 0.0);
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 8192).result_form, ResultForm::per_route);
+}
+
+TEST(PlanHash, tells_every_field_apart_that_ranks_must_agree_on) {
+  const Problem problem = qwen(8192);
+  const Geometry g = plan_geometry(problem, kEngine);
+  const CallPlan plan = plan_call(problem, g, 8192);
+  const std::uint64_t hash = plan_hash(g, plan);
+  EXPECT_EQ(plan_hash(g, plan), hash);
+  const auto differs = [&](auto&& change) {
+    Geometry other_g = g;
+    CallPlan other_plan = plan;
+    change(other_g, other_plan);
+    return plan_hash(other_g, other_plan) != hash;
+  };
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.num_ranks; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.num_local_experts; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { o.hidden += 8; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { o.intermediate += 8; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.top_k; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { o.element_bytes = 4; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.max_tokens; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.wave_tokens; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.wave_ring; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.lined_tokens; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.slot_block; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.token_block; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.num_result_cells; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { o.tile.down_columns = 8; }));
+  EXPECT_TRUE(differs([](Geometry&, CallPlan& o) { o.wire_form = WireForm::lined; }));
+  EXPECT_TRUE(differs([](Geometry&, CallPlan& o) { o.result_form = ResultForm::per_route; }));
+  EXPECT_TRUE(differs([](Geometry&, CallPlan& o) { o.list_weights = !o.list_weights; }));
+  EXPECT_TRUE(differs([](Geometry&, CallPlan& o) { --o.max_tokens; }));
+  // Rows of a tile and the intermediate ring are a rank's own affair.
+  EXPECT_FALSE(differs([](Geometry& o, CallPlan&) { o.tile.rows = 8; }));
+  EXPECT_FALSE(differs([](Geometry& o, CallPlan&) { ++o.num_m_blocks; }));
+}
+
+TEST(Explain, names_the_choices) {
+  const Problem problem = qwen(8192);
+  const Geometry g = plan_geometry(problem, kEngine);
+  EXPECT_THAT(explain_plan(problem, g, plan_call(problem, g, 8192)),
+              testing::AllOf(HasSubstr("wire form counted"), HasSubstr("8 waves of up to 1024 tokens"),
+                             HasSubstr("pre_reduced"), HasSubstr("128 rows x 128 up / 256 down")));
+  EXPECT_THAT(explain_plan(problem, g, plan_call(problem, g, 16)),
+              testing::AllOf(HasSubstr("wire form lined"), HasSubstr("results per_route")));
+}
+
+}  // namespace
+}  // namespace flashmoe
