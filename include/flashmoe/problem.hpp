@@ -57,6 +57,7 @@ struct Limits {
   static constexpr std::int64_t max_tokens = std::int64_t{1} << 22;
   static constexpr std::int64_t wave_tokens = 65535;
   static constexpr int wave_ring = 4;
+  static constexpr std::int64_t lined_tokens = 1024;  ///< max_tokens with wire_form lined
 };
 
 /// Throws InvalidArgument with one sentence on the first rule the problem breaks.

@@ -121,6 +121,16 @@ void validate_plan_choices(const Problem& problem) {
         "result_form (pre_reduced) must not be combined with batch_invariant: use per_route or auto, or turn "
         "batch_invariant off");
   }
+  if (problem.wire_form != WireForm::lined) return;
+  if (problem.result_form == ResultForm::pre_reduced) {
+    throw InvalidArgument(
+        "result_form (pre_reduced) must not be combined with wire_form lined: use wire_form counted or auto, or "
+        "result_form per_route");
+  }
+  if (problem.max_tokens > Limits::lined_tokens) {
+    throw InvalidArgument(fmt::format("max_tokens ({}) must be at most {} with wire_form lined: use counted or auto",
+                                      problem.max_tokens, Limits::lined_tokens));
+  }
 }
 
 /// Calls visit(name, value) for every field. A field added to Problem and not listed here does not compile.

@@ -9,6 +9,7 @@
 
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
+#include "io/new_file.hpp"
 #include "io/npy_header.hpp"
 
 namespace flashmoe {
@@ -146,12 +147,11 @@ void write_npy(const std::filesystem::path& path, NpyType type, const std::vecto
   const std::size_t prefix = kMagic.size() + 4;
   header.append((kAlignment - (prefix + header.size() + 1) % kAlignment) % kAlignment, ' ');
   header += '\n';
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << kMagic << '\x01' << '\0' << static_cast<char>(header.size() & 0xff) << static_cast<char>(header.size() >> 8)
-       << header;
-  file.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
-  file.close();
-  if (!file) throw InvalidArgument(fmt::format("{} cannot be written; its folder must exist and have room", path.string()));
+  write_new_file(path, [&](std::ostream& file) {
+    file << kMagic << '\x01' << '\0' << static_cast<char>(header.size() & 0xff)
+         << static_cast<char>(header.size() >> 8) << header;
+    file.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+  });
 }
 
 }  // namespace flashmoe

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "flashmoe/error.hpp"
+#include "io/new_file.hpp"
 #include "io/safetensors_types.hpp"
 
 namespace flashmoe {
@@ -41,15 +42,13 @@ std::string format_header(const std::filesystem::path& path, const std::vector<T
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors) {
   const std::string header = format_header(path, tensors);
   const std::uint64_t length = header.size();
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(reinterpret_cast<const char*>(&length), sizeof length);
-  file << header;
-  for (const TensorToWrite& tensor : tensors) {
-    file.write(reinterpret_cast<const char*>(tensor.data.data()), static_cast<std::streamsize>(tensor.data.size()));
-  }
-  file.close();
-  if (!file)
-    throw InvalidArgument(fmt::format("{} cannot be written: its folder must exist and have room", path.string()));
+  write_new_file(path, [&](std::ostream& file) {
+    file.write(reinterpret_cast<const char*>(&length), sizeof length);
+    file << header;
+    for (const TensorToWrite& tensor : tensors) {
+      file.write(reinterpret_cast<const char*>(tensor.data.data()), static_cast<std::streamsize>(tensor.data.size()));
+    }
+  });
 }
 
 }  // namespace flashmoe

@@ -19,8 +19,6 @@ constexpr int kTokenBlock = 64;
 
 /// Most tokens of a call in lined form: beyond, lines cost more wire than fences cost time.
 constexpr std::int64_t kLinedTokens = 128;
-/// Most tokens the lined form takes when the problem asks for it.
-constexpr std::int64_t kMostLinedTokens = 1024;
 
 /// Rows of one expert a wave should bring, so that reading the weights again each wave stays cheap.
 constexpr std::int64_t kWaveRowsPerExpert = 512;
@@ -87,16 +85,9 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
   g.num_result_cells = g.pre_reduced ? std::max(problem.top_k, problem.num_ranks) : problem.top_k;
   g.wave_ring = problem.wave_ring > 0 ? problem.wave_ring : 2;
 
-  if (problem.wire_form == WireForm::lined && problem.max_tokens > kMostLinedTokens) {
-    throw InvalidArgument(fmt::format("max_tokens ({}) must be at most {} for wire_form lined: use counted or auto",
-                                      problem.max_tokens, kMostLinedTokens));
-  }
-  if (problem.wire_form == WireForm::lined && problem.result_form == ResultForm::pre_reduced) {
-    throw InvalidArgument("result_form pre_reduced needs wire_form counted, got lined: use counted or auto");
-  }
   if (problem.wire_form != WireForm::counted && problem.result_form != ResultForm::pre_reduced) {
     g.lined_tokens = static_cast<int>(
-        std::min(problem.max_tokens, problem.wire_form == WireForm::lined ? kMostLinedTokens : kLinedTokens));
+        std::min(problem.max_tokens, problem.wire_form == WireForm::lined ? Limits::lined_tokens : kLinedTokens));
   }
 
   std::int64_t wave_tokens = problem.wave_tokens > 0 ? std::min(problem.wave_tokens, problem.max_tokens)

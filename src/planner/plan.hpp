@@ -24,12 +24,10 @@ struct MachineRates {
   double memory_bytes_per_us = 3.0e6;
 };
 
-/// Sizes of a layer. `problem` must have passed validate(). Throws InvalidArgument when a choice the problem fixes
-/// (wave_tokens, wire_form, ...) cannot be built.
+/// Sizes of a layer. `problem` must have passed validate().
 Geometry plan_geometry(const Problem& problem, const EngineTraits& engine);
 
-/// Forms of a call of at most `max_tokens` tokens a rank. Throws InvalidArgument when max_tokens exceeds the
-/// geometry's, or a fixed form cannot take it.
+/// Forms of a call of at most `max_tokens` tokens a rank. Throws InvalidArgument when max_tokens exceeds the geometry's.
 CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_t max_tokens);
 
 /// Hash of everything ranks must agree on before they exchange data in this call.

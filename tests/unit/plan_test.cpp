@@ -105,14 +105,7 @@ TEST(Forms, results_are_pre_reduced_where_the_wire_is_the_bound_and_bits_may_dep
   EXPECT_EQ(plan_call(mixtral, plan_geometry(mixtral, kEngine), 8192).result_form, ResultForm::per_route);
 }
 
-TEST(Forms, what_cannot_be_built_is_refused_with_the_way_out) {
-  Problem problem = qwen(8192);
-  problem.wire_form = WireForm::lined;
-  EXPECT_THAT([&] { plan_geometry(problem, kEngine); },
-              ThrowsMessage<InvalidArgument>("max_tokens (8192) must be at most 1024 for wire_form lined: use counted or auto"));
-  problem.max_tokens = 100;
-  problem.result_form = ResultForm::pre_reduced;
-  EXPECT_THAT([&] { plan_geometry(problem, kEngine); }, ThrowsMessage<InvalidArgument>(HasSubstr("needs wire_form counted")));
+TEST(Forms, a_call_may_not_exceed_its_layer) {
   const Problem plain = qwen(100);
   const Geometry g = plan_geometry(plain, kEngine);
   EXPECT_THAT([&] { plan_call(plain, g, 101); }, ThrowsMessage<InvalidArgument>(HasSubstr("(101) must be in 0..100")));

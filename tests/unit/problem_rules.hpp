@@ -148,6 +148,18 @@ inline std::vector<ProblemRule> problem_rules() {
          p.result_form = ResultForm::pre_reduced;
          p.batch_invariant = true;
        });
+  rule("lined_pre_reduced",
+       "result_form (pre_reduced) must not be combined with wire_form lined: use wire_form counted or auto, or "
+       "result_form per_route",
+       [](Problem& p) {
+         p.wire_form = WireForm::lined;
+         p.result_form = ResultForm::pre_reduced;
+       });
+  rule("lined_too_many_tokens", "max_tokens (1025) must be at most 1024 with wire_form lined: use counted or auto",
+       [](Problem& p) {
+         p.wire_form = WireForm::lined;
+         p.max_tokens = 1025;
+       });
   return rules;
 }
 
