@@ -1,0 +1,27 @@
+// The router's kernels, one dtype a source file.
+#pragma once
+
+#include <array>
+
+#include "cuda/router_args.hpp"
+
+namespace flashmoe::cuda_backend {
+
+struct RouterVariant {
+  const void* function;
+  int rows;                              ///< tokens of a tile
+  int (*shared_bytes)(int num_experts);  ///< dynamic shared memory of a block
+};
+using RouterVariants = std::array<RouterVariant, 4>;
+
+inline constexpr int kRouterThreads = 512;
+
+RouterVariants router_variants_bf16();
+RouterVariants router_variants_fp16();
+RouterVariants router_variants_fp32();
+
+inline constexpr int kGivenLogitsThreads = 256;
+/// Takes 2 * num_experts floats of dynamic shared memory a warp.
+const void* given_logits_kernel();
+
+}  // namespace flashmoe::cuda_backend
