@@ -13,11 +13,15 @@ target_include_directories(flashmoe INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(flashmoe INTERFACE cxx_std_20)
 target_link_options(flashmoe PRIVATE LINKER:--version-script=${exports_map} LINKER:--no-undefined)
+set_target_properties(flashmoe PROPERTIES LINK_DEPENDS ${exports_map})
+if(SKBUILD)
+  flashmoe_install_into_wheel(flashmoe)
+  return()
+endif()
+
 set_target_properties(flashmoe PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
-  LINK_DEPENDS ${exports_map}
   INSTALL_RPATH ${openblas_dir})
-
 install(TARGETS flashmoe EXPORT flashmoe-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashmoe ${generated_include_dir}/flashmoe
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

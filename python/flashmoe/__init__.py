@@ -1,0 +1,42 @@
+"""A distributed Mixture-of-Experts layer: dispatch, expert FFN and combine as one protocol.
+
+With torch: `MoE` (a module), `fused_moe` (a function), `route`; `integrations.transformers.patch(model)`.
+With any library's tensors (DLPack): `Layer`, `Group`, `Router`.
+The page interface: `InitArgs`, `initialize`, `forward`, `finalize`, `router`.
+
+torch is imported when something that needs it is used.
+"""
+
+from . import _native, router  # noqa: F401  (a submodule of the interface)
+from .errors import (
+    CudaError, Error, FabricError, ForwardOnly, InvalidArgument, InvalidDType, OutOfMemory, Timeout,
+)
+from .layer import CallStats, Group, Layer, LayerInfo, Problem, load_config, preset, preset_names
+from .page import (
+    ActivationType, DataType, InitArgs, MLPType, MoEForwardArgs, finalize, forward, get_local_rank, initialize,
+)
+from .routing import Router, route
+
+__version__ = _native.library.flashmoe_version().decode()
+
+_NEED_TORCH = {"MoE": "module", "fused_moe": "torch_ops"}
+
+__all__ = [
+    "ActivationType", "CallStats", "CudaError", "DataType", "Error", "FabricError", "ForwardOnly", "Group", "InitArgs",
+    "InvalidArgument", "InvalidDType", "Layer", "LayerInfo", "MLPType", "MoE", "MoEForwardArgs", "OutOfMemory",
+    "Problem", "Router", "Timeout", "finalize", "forward", "fused_moe", "get_local_rank", "initialize", "load_config",
+    "preset", "preset_names", "route", "router",
+]
+
+
+def __getattr__(name: str):
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'flashmoe' has no attribute {name!r}")
+    import importlib
+
+    try:
+        return getattr(importlib.import_module("." + _NEED_TORCH[name], __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"flashmoe.{name} needs torch, which is not installed: pip install torch") from error

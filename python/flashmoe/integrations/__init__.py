@@ -1,0 +1,1 @@
+"""flashmoe inside other libraries' models."""

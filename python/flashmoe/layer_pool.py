@@ -1,0 +1,64 @@
+"""Layers of one rank for calls that bring their weights along."""
+
+import collections
+import contextlib
+import os
+import threading
+from typing import Any, Iterator
+
+from . import layer as layers
+from .errors import InvalidArgument
+
+_MOST_THREADS = 16
+_WORK_OF_THREADS = 1 << 26  # multiplications of a call from which on waking other threads pays
+
+
+class LayerPool:
+    """Makes a layer for a call and lets go of it afterwards, so that no weights are kept; heaps are, for the most recent
+    problems, because making one costs more than a call."""
+
+    def __init__(self, num_heaps: int = 8):
+        self._num_heaps = num_heaps
+        self._groups: dict[tuple[str, int], layers.Group] = {}
+        self._keepers: collections.OrderedDict = collections.OrderedDict()  # problem and device: a layer, its heap alive
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def layer(self, problem: layers.Problem, device: Any, up: Any, down: Any, **biases: Any) -> Iterator[layers.Layer]:
+        """A layer over these weights; `device` is a torch device. Raises InvalidArgument for one that is not taken."""
+        layer = layers.Layer(problem, up, down, group=self._group_of(problem, device), **biases)
+        key = (problem, device.type)
+        try:
+            yield layer
+        except BaseException:
+            with self._lock:
+                self._keepers.pop(key, None)  # its heap may be dead
+            raise
+        self._keep_heap(key, layer)
+
+    def clear(self) -> None:
+        """Gives all memory back."""
+        with self._lock:
+            self._keepers.clear()
+
+    def _group_of(self, problem: layers.Problem, device: Any) -> layers.Group:
+        if device.type == "cuda" and (device.index or 0) != 0:
+            raise InvalidArgument(f"hidden_states is on {device}, wanted cuda:0: show the process one GPU by "
+                                  "CUDA_VISIBLE_DEVICES")
+        work = problem.max_tokens * problem.top_k * problem.hidden * problem.intermediate
+        threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS) if work >= _WORK_OF_THREADS else 1
+        key = (device.type, threads)
+        with self._lock:
+            if key not in self._groups:
+                self._groups[key] = layers.Group(1, backend=device.type, num_processors=threads, num_threads=threads)
+            return self._groups[key]
+
+    def _keep_heap(self, key: tuple, layer: layers.Layer) -> None:
+        with self._lock:
+            if key in self._keepers:
+                self._keepers.move_to_end(key)
+                return
+            layer.forget_weights()
+            self._keepers[key] = layer
+            while len(self._keepers) > self._num_heaps:
+                self._keepers.popitem(last=False)

@@ -1,0 +1,136 @@
+"""The layer as a torch module."""
+
+import math
+from typing import Optional
+
+import torch
+
+from . import layer as layers
+from . import torch_ops
+from .errors import InvalidArgument
+from .routing import RouterFunction
+
+
+class MoE(torch.nn.Module):
+    """A Mixture-of-Experts block: a router and this rank's experts. Runs forward only.
+
+    Args:
+        hidden: row length of tokens and results; a multiple of 8.
+        intermediate: inner width of an expert; a multiple of 8.
+        num_experts: all ranks' together; a multiple of the group's num_ranks.
+        top_k: routes a token.
+        activation: "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity" or "swiglu_clamped".
+        gated: two matrices before the activation instead of one.
+        expert_bias: biases on both expert matrices.
+        router: rule of the router (Router's functions), or None: the caller brings the routes.
+        router_bias, selection_bias: whether the router has them (see Router).
+        renormalize, scaling_factor, num_groups, topk_groups: of the router, see Router.
+        apply_router_weight_on_input: the weight scales what goes into the activation instead of the result.
+        group, rank: the ranks that share the experts, and which of them this is; None: this one alone.
+        max_tokens: most tokens a rank brings to one call, the same on all ranks; needed with a group.
+        device, dtype: of the parameters; bf16, fp16, fp32 or fp64.
+
+    Parameters (E local experts, I intermediate, H hidden): router_weight fp32 [num_experts, H], router_bias and
+    router_selection_bias fp32 [num_experts]; w13 [E, 2 * I, H], gate rows first (not gated: [E, I, H]), w2 [E, H, I],
+    w13_bias and w2_bias fp32 [E, 2 * I] and [E, H]. With a group they must stay where they are once forward() has run.
+
+    Raises InvalidArgument when the sizes break a rule.
+    """
+
+    def __init__(self, hidden: int, intermediate: int, num_experts: int, top_k: int, *,
+                 activation: layers.Activation = "silu", gated: bool = True, expert_bias: bool = False,
+                 router: Optional[RouterFunction] = "softmax_topk", router_bias: bool = False,
+                 selection_bias: bool = False, renormalize: bool = False, scaling_factor: float = 1.0,
+                 num_groups: int = 1, topk_groups: int = 1, apply_router_weight_on_input: bool = False,
+                 swiglu_alpha: float = 1.702, swiglu_limit: float = 7.0, group: Optional[layers.Group] = None,
+                 rank: int = 0, max_tokens: int = 0, device: Optional[torch.device] = None,
+                 dtype: torch.dtype = torch.bfloat16):
+        super().__init__()
+        if dtype not in torch_ops.DTYPES:
+            raise InvalidArgument(f"dtype ({dtype}) must be one of {', '.join(map(str, torch_ops.DTYPES))}")
+        if group is not None and max_tokens <= 0:
+            raise InvalidArgument(f"max_tokens ({max_tokens}) must be above 0 with a group: say how many tokens a rank "
+                                  "brings at most, the same on all ranks")
+        self.problem = layers.Problem(
+            hidden=hidden, intermediate=intermediate, num_experts=num_experts, top_k=top_k, max_tokens=max_tokens or 1,
+            dtype=torch_ops.DTYPES[dtype], num_ranks=1 if group is None else group.num_ranks, activation=activation,
+            gated=gated, up_bias=expert_bias, down_bias=expert_bias, weight_on_input=apply_router_weight_on_input,
+            swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
+        self.problem.validate()
+        self.group, self.rank, self._layer = group, rank, None
+        self._router = router
+        self._router_settings = (renormalize, scaling_factor, num_groups, topk_groups, 0.01)
+
+        experts, columns = self.problem.num_local_experts, self.problem.up_columns
+        exact = torch.float32
+        self._add("router_weight", (num_experts, hidden), device, exact, router is not None)
+        self._add("router_bias", (num_experts,), device, exact, router is not None and router_bias)
+        self._add("router_selection_bias", (num_experts,), device, exact, router is not None and selection_bias)
+        self._add("w13", (experts, columns, hidden), device, dtype)
+        self._add("w2", (experts, hidden, intermediate), device, dtype)
+        self._add("w13_bias", (experts, columns), device, exact, expert_bias)
+        self._add("w2_bias", (experts, hidden), device, exact, expert_bias)
+        self.reset_parameters()
+
+    def _add(self, name: str, shape: tuple[int, ...], device, dtype: torch.dtype, there: bool = True) -> None:
+        tensor = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if there else None
+        self.register_parameter(name, tensor)
+
+    def reset_parameters(self) -> None:
+        """Uniform values of variance 1 / fan-in; biases 0."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters(recurse=False):
+                if not name.endswith("bias"):
+                    bound = math.sqrt(3 / parameter.shape[-1])
+                    parameter.uniform_(-bound, bound)
+                else:
+                    parameter.zero_()
+
+    def route(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(topk_weights fp32, topk_ids int32), both [num_tokens, top_k], of tokens [num_tokens, hidden]."""
+        if self._router is None:
+            raise InvalidArgument("the module was made without a router: pass topk_weights and topk_ids to forward()")
+        return torch.ops.flashmoe.route(hidden_states, self.router_weight, self.router_bias, self.router_selection_bias,
+                                        self.problem.top_k, self._router, *self._router_settings)
+
+    def forward(self, hidden_states: torch.Tensor, topk_weights: Optional[torch.Tensor] = None,
+                topk_ids: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """The block's result, shaped like hidden_states [..., hidden].
+
+        topk_weights and topk_ids [..., top_k] take the router's place; fused_moe() says what they may be. With a group the
+        call is collective: every rank calls. Raises as fused_moe() and Layer.forward().
+        """
+        problem = self.problem
+        if hidden_states.shape[-1] != problem.hidden:
+            raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [..., {problem.hidden}]")
+        tokens = hidden_states.reshape(-1, problem.hidden)
+        if (topk_weights is None) != (topk_ids is None):
+            raise InvalidArgument("topk_weights and topk_ids go together: pass both, or none for the module's router")
+        if topk_ids is None:
+            topk_weights, topk_ids = self.route(tokens)
+        else:
+            topk_weights, topk_ids = (given.reshape(-1, problem.top_k) for given in (topk_weights, topk_ids))
+        if self.group is None:
+            result = torch_ops.fused_moe(
+                tokens, self.w13, self.w2, topk_weights, topk_ids, gate_up_order="gate_up" if problem.gated else None,
+                activation=problem.activation, apply_router_weight_on_input=problem.weight_on_input,
+                w13_bias=self.w13_bias, w2_bias=self.w2_bias, swiglu_alpha=problem.swiglu_alpha,
+                swiglu_limit=problem.swiglu_limit)
+        else:
+            result = torch_ops.run_layer(self._layer or self._make_layer(), tokens, topk_weights, topk_ids)
+        return result.reshape(hidden_states.shape)
+
+    def _make_layer(self) -> layers.Layer:
+        self._layer = layers.Layer(self.problem, self.w13, self.w2, up_bias=self.w13_bias, down_bias=self.w2_bias,
+                                   group=self.group, rank=self.rank)
+        return self._layer
+
+    def _apply(self, *arguments, **keywords):
+        if self._layer is not None:
+            raise InvalidArgument("the module's ranks share memory by its first forward(): move or convert it before that")
+        return super()._apply(*arguments, **keywords)
+
+    def extra_repr(self) -> str:
+        p = self.problem
+        return (f"hidden={p.hidden}, intermediate={p.intermediate}, num_experts={p.num_experts}, top_k={p.top_k}, "
+                f"activation={p.activation}, router={self._router}, rank={self.rank} of {p.num_ranks}")

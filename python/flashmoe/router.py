@@ -1,0 +1,70 @@
+"""The router of the page interface (see `flashmoe.page`): `initialize`, `forward`, `finalize`."""
+
+import dataclasses
+from typing import Any
+
+from . import tensors
+from .errors import InvalidArgument
+from .page import FlashHandle, InitArgs
+from .routing import Router, RouterFunction
+
+
+@dataclasses.dataclass
+class RouterForwardArgs:
+    """Tensors of one router call.
+
+    tokens: [tokens_per_rank][token_dim] of the data type. weights: fp32 or the data type [token_dim][num_experts].
+    expert_counts: int32 [num_experts], out: tokens that chose each expert; None: not wanted.
+    """
+
+    tokens: Any
+    weights: Any
+    expert_counts: Any = None
+    stream_ptr: int = 0
+    """Of a GPU; the CPU has none."""
+
+
+class RouterHandle:
+    """What initialize() returns."""
+
+    def __init__(self, args: InitArgs, function: RouterFunction, renormalize: bool):
+        self.args, self.function, self.renormalize = args, function, renormalize
+        self.open = True
+
+
+def initialize(args: InitArgs, *, function: RouterFunction = "softmax_topk", renormalize: bool = False) -> RouterHandle:
+    """A router for the layer that `args` describes. function, renormalize: as of `flashmoe.Router`."""
+    Router(args.num_experts, args.top_k, function=function, renormalize=renormalize)
+    return RouterHandle(args, function, renormalize)
+
+
+def forward(router_handle: RouterHandle, flash_handle: FlashHandle, args: RouterForwardArgs) -> None:
+    """Routes the tokens; the next `flashmoe.forward` of flash_handle uses the routes.
+
+    Raises InvalidArgument (InvalidDType) for tensors that do not fit, and after finalize().
+    """
+    if not router_handle.open:
+        raise InvalidArgument("the router is finalized: call flashmoe.router.initialize again")
+    flash_handle.require_open()
+    init = router_handle.args
+    import torch
+
+    if not all(tensors.is_torch(tensor) for tensor in (args.tokens, args.weights)):
+        raise InvalidArgument("tokens and weights of the router must be torch tensors")
+    if tuple(args.weights.shape) != (init.token_dim, init.num_experts):
+        raise InvalidArgument(f"weights of the router has shape {list(args.weights.shape)}, wanted "
+                              f"[{init.token_dim}, {init.num_experts}]")
+    with torch.no_grad():
+        weights, ids = torch.ops.flashmoe.route(
+            args.tokens, args.weights.float().t().contiguous(), None, None, init.top_k, router_handle.function,
+            router_handle.renormalize, 1.0, 1, 1, 0.01)
+        if args.expert_counts is not None:
+            args.expert_counts.copy_(torch.bincount(ids.flatten(), minlength=init.num_experts))
+    flash_handle.routes = (weights, ids)
+
+
+def finalize(router_handle: RouterHandle, stream_ptr: int = 0) -> None:
+    """Lets go of the router. Raises InvalidArgument the second time."""
+    if not router_handle.open:
+        raise InvalidArgument("the router is finalized already: finalize it once")
+    router_handle.open = False

@@ -1,0 +1,264 @@
+"""Torch operators of the library, with fake implementations: they work under torch.compile, and run forward only."""
+
+import weakref
+from typing import Any, Literal, Optional
+
+import torch
+
+from . import layer as layers
+from . import routing
+from .errors import ForwardOnly, InvalidArgument, InvalidDType
+from .layer_pool import LayerPool
+
+GateUpOrder = Literal["gate_up", "up_gate", "interleaved"]
+
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
+
+_INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32}
+_GATE_UP_ORDERS = ("gate_up", "up_gate", "interleaved")
+_MOST_TOP_K = 32
+
+_pool = LayerPool()
+_layers: "weakref.WeakValueDictionary[int, layers.Layer]" = weakref.WeakValueDictionary()
+
+
+def fused_moe(
+    hidden_states: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    *,
+    gate_up_order: Optional[GateUpOrder],
+    activation: layers.Activation = "silu",
+    expert_map: Optional[torch.Tensor] = None,
+    apply_router_weight_on_input: bool = False,
+    w13_bias: Optional[torch.Tensor] = None,
+    w2_bias: Optional[torch.Tensor] = None,
+    swiglu_alpha: float = 1.702,
+    swiglu_limit: float = 7.0,
+) -> torch.Tensor:
+    """The routed experts of one rank: for each token, the weighted sum of what its experts make of it.
+
+    Args:
+        hidden_states: [num_tokens, hidden], bf16, fp16, fp32 or fp64; not changed.
+        w13: [num_experts, 2 * intermediate, hidden] of the same type; [num_experts, intermediate, hidden]: not gated.
+        w2: [num_experts, hidden, intermediate] of the same type.
+        topk_weights: [num_tokens, top_k], any floating-point type; used as fp32.
+        topk_ids: [num_tokens, top_k], any integer type; -1: no expert. An expert may repeat.
+        gate_up_order: where the rows of gate and up lie in w13: "gate_up" (gate first; used as it lies), "up_gate",
+            "interleaved" (gate, up, gate, ...; both are copied at every call). None where the experts are not gated.
+        activation: "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity" or "swiglu_clamped" (gpt-oss, gated only).
+        expert_map: integers [num_global_experts]: index of a global expert in w13 and w2, -1: it is another rank's.
+            topk_ids are global then, and the result is this rank's part of the sum.
+        apply_router_weight_on_input: the weight scales what goes into the activation instead of the result.
+        w13_bias: [num_experts, 2 * intermediate] in gate_up_order; used as fp32.
+        w2_bias: [num_experts, hidden]; used as fp32.
+        swiglu_alpha, swiglu_limit: of swiglu_clamped.
+
+    Returns a contiguous tensor like hidden_states. Sums are taken in fp32, in the order of the choices.
+
+    Raises InvalidArgument for shapes, strides, devices, orders and ids that do not fit, InvalidDType for types, and
+    ForwardOnly when a gradient is asked for.
+    """
+    gated = _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order)
+    if gate_up_order in ("up_gate", "interleaved"):
+        w13 = gate_first(w13, gate_up_order)
+        w13_bias = None if w13_bias is None else gate_first(w13_bias, gate_up_order)
+    ids = _int32_ids("topk_ids", topk_ids)
+    if expert_map is not None:
+        ids = _local_ids(ids, _int32_ids("expert_map", expert_map))
+    return torch.ops.flashmoe.fused_moe(
+        hidden_states, w13, w2, _fp32("topk_weights", topk_weights), ids,
+        None if w13_bias is None else _fp32("w13_bias", w13_bias),
+        None if w2_bias is None else _fp32("w2_bias", w2_bias),
+        activation, gated, apply_router_weight_on_input, swiglu_alpha, swiglu_limit)
+
+
+def gate_first(tensor: torch.Tensor, order: GateUpOrder) -> torch.Tensor:
+    """Rows (dimension 1) of gate and up in the order "gate_up"; a copy unless they are so already."""
+    if order == "gate_up":
+        return tensor
+    half = tensor.shape[1] // 2
+    if order == "up_gate":
+        return torch.cat([tensor[:, half:], tensor[:, :half]], dim=1)
+    pairs = tensor.reshape(tensor.shape[0], half, 2, *tensor.shape[2:])
+    return torch.cat([pairs[:, :, 0], pairs[:, :, 1]], dim=1)
+
+
+def route_logits(logits: torch.Tensor, top_k: int, *, function: str, renormalize: bool, scaling_factor: float,
+                 num_groups: int, topk_groups: int, jitter_epsilon: float,
+                 selection_bias: Optional[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """routing.route() of torch tensors."""
+    if logits.dim() != 2:
+        raise InvalidArgument(f"logits has shape {list(logits.shape)}, wanted [num_tokens, num_experts]")
+    return torch.ops.flashmoe.route_logits(
+        _fp32("logits", logits), None if selection_bias is None else _fp32("selection_bias", selection_bias),
+        top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon)
+
+
+def run_layer(layer: layers.Layer, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
+              topk_ids: torch.Tensor) -> torch.Tensor:
+    """Layer.forward() as an operator; the layer must live as long as graphs that were compiled with it."""
+    _layers[id(layer)] = layer
+    return torch.ops.flashmoe.layer_forward(
+        hidden_states, _fp32("topk_weights", topk_weights), _int32_ids("topk_ids", topk_ids), id(layer))
+
+
+# ---- What the arguments must be ----
+
+
+def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> bool:
+    """Whether the experts are gated."""
+    for name, tensor, dims in (("hidden_states", hidden_states, 2), ("w13", w13, 3), ("w2", w2, 3)):
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidDType(f"{name} must be a torch tensor, but is a {type(tensor).__name__}")
+        if tensor.dim() != dims:
+            raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted {dims} dimensions")
+        if tensor.dtype != hidden_states.dtype:
+            raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted {hidden_states.dtype} as hidden_states: convert one")
+    experts, columns, hidden = w13.shape
+    intermediate = w2.shape[2]
+    if w2.shape[:2] != (experts, hidden) or columns not in (intermediate, 2 * intermediate):
+        raise InvalidArgument(
+            f"w13 {list(w13.shape)} and w2 {list(w2.shape)} do not go together: wanted [E, 2 * I, H] (not gated: [E, I, H]) "
+            "and [E, H, I]")
+    if hidden_states.shape[1] != hidden:
+        raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, {hidden}] as w13 has")
+    for name, bias, size in (("w13_bias", w13_bias, columns), ("w2_bias", w2_bias, hidden)):
+        if bias is not None and bias.shape != (experts, size):
+            raise InvalidArgument(f"{name} has shape {list(bias.shape)}, wanted [{experts}, {size}]")
+    gated = columns == 2 * intermediate
+    if gated and gate_up_order not in _GATE_UP_ORDERS:
+        raise InvalidArgument(f"gate_up_order ({gate_up_order!r}) must be one of {', '.join(_GATE_UP_ORDERS)}: "
+                              "say how w13 was packed")
+    if not gated and gate_up_order is not None:
+        raise InvalidArgument(f"gate_up_order ({gate_up_order!r}) must be None for experts that are not gated: w13 "
+                              f"{list(w13.shape)} has one row for each of w2's columns")
+    return gated
+
+
+def _fp32(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted a floating-point type: convert it")
+    return tensor.to(torch.float32).contiguous()
+
+
+def _int32_ids(name: str, ids: torch.Tensor) -> torch.Tensor:
+    """Row-major int32; values that do not fit stay out of range."""
+    if ids.dtype not in _INTEGERS:
+        raise InvalidDType(f"{name} has dtype {ids.dtype}, wanted an integer type: convert it")
+    if ids.dtype in (torch.int64, torch.uint32):
+        limits = torch.iinfo(torch.int32)
+        ids = ids.to(torch.int64).clamp(limits.min, limits.max)
+    return ids.to(torch.int32).contiguous()
+
+
+def _local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
+    """Ids out of the map's range stay as they are, for the layer to refuse."""
+    if expert_map.dim() != 1 or expert_map.numel() == 0:
+        raise InvalidArgument(f"expert_map has shape {list(expert_map.shape)}, wanted [num_global_experts]")
+    last = expert_map.shape[0] - 1
+    known = (ids >= 0) & (ids <= last)
+    refused = torch.where(ids < 0, ids, torch.iinfo(torch.int32).max)
+    return torch.where(known, expert_map[ids.clamp(0, last).long()], refused)
+
+
+def _fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """At most `most` routes a token, where the others have no expert anyway; the order of the rest is kept."""
+    if topk_ids.shape[1] <= most:
+        return topk_weights, topk_ids
+    order = (topk_ids == -1).to(torch.int8).argsort(dim=1, stable=True)
+    ids, weights = topk_ids.gather(1, order), topk_weights.gather(1, order)
+    if (ids[:, most:] != -1).any():
+        raise InvalidArgument(f"topk_ids has tokens with more than {most} routes: a rank takes as many as it has experts, "
+                              f"at most {_MOST_TOP_K}")
+    return weights[:, :most].contiguous(), ids[:, :most].contiguous()
+
+
+# ---- The operators ----
+
+
+@torch.library.custom_op("flashmoe::fused_moe", mutates_args=())
+def _fused_moe(
+    hidden_states: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,
+    w13_bias: Optional[torch.Tensor], w2_bias: Optional[torch.Tensor], activation: str, gated: bool,
+    weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
+) -> torch.Tensor:
+    if hidden_states.dtype not in DTYPES:
+        raise InvalidDType(f"hidden_states has dtype {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+    num_tokens, hidden = hidden_states.shape
+    if num_tokens == 0 or topk_ids.shape[-1] == 0:
+        return output.zero_()
+    topk_weights, topk_ids = _fewer_routes(topk_weights, topk_ids, min(w13.shape[0], _MOST_TOP_K))
+    problem = layers.Problem(
+        hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=topk_ids.shape[-1],
+        max_tokens=1 << (num_tokens - 1).bit_length(), dtype=DTYPES[hidden_states.dtype], activation=activation,
+        gated=gated, up_bias=w13_bias is not None, down_bias=w2_bias is not None, weight_on_input=weight_on_input,
+        swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
+    with _pool.layer(problem, hidden_states.device, w13, w2, up_bias=w13_bias, down_bias=w2_bias) as layer:
+        layer.run(hidden_states.detach(), topk_weights.detach(), topk_ids, output)
+    return output
+
+
+@_fused_moe.register_fake
+def _(hidden_states, w13, w2, topk_weights, topk_ids, *_):
+    return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("flashmoe::layer_forward", mutates_args=())
+def _layer_forward(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,
+                   layer: int) -> torch.Tensor:
+    if layer not in _layers:
+        raise InvalidArgument("the layer of this operator is gone: keep its module alive")
+    return _layers[layer].forward(hidden_states.detach(), topk_weights.detach(), topk_ids)
+
+
+@_layer_forward.register_fake
+def _(hidden_states, topk_weights, topk_ids, layer):
+    return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("flashmoe::route_logits", mutates_args=())
+def _route_logits(logits: torch.Tensor, selection_bias: Optional[torch.Tensor], top_k: int, function: str,
+                  renormalize: bool, scaling_factor: float, num_groups: int, topk_groups: int,
+                  jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    router = routing.Router(
+        logits.shape[1], top_k, function=function, renormalize=renormalize, scaling_factor=scaling_factor,
+        num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon, selection_bias=selection_bias)
+    return router.route_logits(logits.detach())
+
+
+@torch.library.custom_op("flashmoe::route", mutates_args=())
+def _route(hidden_states: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor],
+           selection_bias: Optional[torch.Tensor], top_k: int, function: str, renormalize: bool, scaling_factor: float,
+           num_groups: int, topk_groups: int, jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    router = routing.Router(
+        weight.shape[0], top_k, function=function, renormalize=renormalize, scaling_factor=scaling_factor,
+        num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon, weight=weight, bias=bias,
+        selection_bias=selection_bias)
+    return router.route(hidden_states.detach())
+
+
+def _fake_routes(tokens: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (tokens.shape[0], top_k)
+    return tokens.new_empty(shape, dtype=torch.float32), tokens.new_empty(shape, dtype=torch.int32)
+
+
+@_route_logits.register_fake
+def _(logits, selection_bias, top_k, *_):
+    return _fake_routes(logits, top_k)
+
+
+@_route.register_fake
+def _(hidden_states, weight, bias, selection_bias, top_k, *_):
+    return _fake_routes(hidden_states, top_k)
+
+
+def _no_backward(context: Any, *gradients: Any) -> None:
+    raise ForwardOnly("flashmoe layers run forward only: call them under torch.no_grad(), or detach their result")
+
+
+for _operator in (_fused_moe, _layer_forward, _route_logits, _route):
+    _operator.register_autograd(_no_backward)

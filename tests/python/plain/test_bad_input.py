@@ -1,0 +1,202 @@
+"""What a layer refuses: one sentence each, of the right class, and the layer goes on. Classes of docs/cases.md."""
+
+import copy
+import ctypes
+import sys
+
+import numpy
+import pytest
+
+import flashmoe
+from flashmoe import _native, tensors
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 32, 24, 4, 2
+PROBLEM = dict(hidden=HIDDEN, intermediate=INTERMEDIATE, num_experts=EXPERTS, top_k=TOP_K, max_tokens=8, dtype="fp32")
+
+
+@pytest.fixture
+def weights():
+    return dict(up=numpy.ones((EXPERTS, 2 * INTERMEDIATE, HIDDEN), numpy.float32),
+                down=numpy.ones((EXPERTS, HIDDEN, INTERMEDIATE), numpy.float32))
+
+
+@pytest.fixture
+def call():
+    return dict(x=numpy.ones((3, HIDDEN), numpy.float32), topk_weights=numpy.ones((3, TOP_K), numpy.float32),
+                topk_ids=numpy.zeros((3, TOP_K), numpy.int32))
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(hidden=30), "hidden"),
+    (dict(hidden="a"), "hidden"),
+    (dict(hidden=1 << 40), "hidden"),
+    (dict(num_experts=0), "num_experts"),
+    (dict(top_k=5), "top_k"),
+    (dict(max_tokens=0), "max_tokens"),
+    (dict(dtype="fp8"), "bf16, fp16"),
+    (dict(activation="swish"), "silu"),
+    (dict(activation="swiglu_clamped", gated=False), "swiglu_clamped"),
+    (dict(num_ranks=3), "multiple of num_ranks"),  # ETOPK1
+    (dict(wire_form="fast"), "counted"),
+])
+def test_problems_that_break_a_rule(weights, is_one_sentence, change, message):
+    with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
+        flashmoe.Layer(flashmoe.Problem(**{**PROBLEM, **change}), **weights)
+    assert is_one_sentence(str(caught.value))
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("name, tensor, error, message", [
+    ("up", numpy.ones((EXPERTS, INTERMEDIATE, HIDDEN), numpy.float32), flashmoe.InvalidArgument, "48"),
+    ("up", numpy.ones((EXPERTS, 48, HIDDEN), numpy.float64), flashmoe.InvalidDType, "fp32"),
+    ("up", numpy.ones((EXPERTS, HIDDEN, 48), numpy.float32).transpose(0, 2, 1), flashmoe.InvalidArgument, "contiguous"),
+    ("down", numpy.ones((EXPERTS, HIDDEN, 25), numpy.float32)[:, :, :24], flashmoe.InvalidArgument, "contiguous"),
+    ("down", None, flashmoe.InvalidArgument, "down"),
+    ("down", [1.0], flashmoe.InvalidDType, "list"),
+    ("up_bias", numpy.ones((EXPERTS, 48), numpy.float32), flashmoe.InvalidArgument, "up_bias"),
+])
+def test_weights_that_do_not_fit(weights, is_one_sentence, name, tensor, error, message):  # LAYOUT1
+    with pytest.raises(error, match=message) as caught:
+        flashmoe.Layer(flashmoe.Problem(**PROBLEM), **{**weights, name: tensor})
+    assert is_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("name, tensor, error, message", [
+    ("x", numpy.ones((3, HIDDEN), numpy.float16), flashmoe.InvalidDType, "fp16, wanted fp32"),
+    ("x", numpy.ones((3, HIDDEN + 8), numpy.float32), flashmoe.InvalidArgument, "wanted"),
+    ("x", numpy.ones((9, HIDDEN), numpy.float32), flashmoe.InvalidArgument, "shape"),
+    ("x", numpy.ones((6, HIDDEN), numpy.float32)[::2], flashmoe.InvalidArgument, "strides"),
+    ("x", numpy.ones(HIDDEN, numpy.float32), flashmoe.InvalidArgument, "shape"),
+    ("topk_weights", numpy.ones((3, TOP_K), numpy.float64), flashmoe.InvalidDType, "fp64, wanted fp32"),
+    ("topk_weights", numpy.ones((3, 1), numpy.float32), flashmoe.InvalidArgument, "shape"),
+    ("topk_ids", numpy.zeros((3, TOP_K), numpy.int64), TypeError, "int64, wanted int32"),  # LAYOUT5
+    ("topk_ids", numpy.zeros((3, TOP_K), numpy.uint32), TypeError, "uint32, wanted int32"),
+    ("topk_ids", numpy.zeros((3, TOP_K), numpy.int16), TypeError, "int16, wanted int32"),
+    ("out", numpy.ones((4, HIDDEN), numpy.float32), flashmoe.InvalidArgument, "out"),
+    ("max_tokens", 9, flashmoe.InvalidArgument, "max_tokens"),
+    ("max_tokens", 2, flashmoe.InvalidArgument, "num_tokens"),
+    ("max_tokens", None, flashmoe.InvalidArgument, "integer"),
+])
+def test_calls_that_do_not_fit_leave_the_layer_alive(weights, call, is_one_sentence, name, tensor, error, message):
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
+    expected = layer.forward(**call)
+    with pytest.raises(error, match=message) as caught:
+        layer.forward(**{**call, name: tensor})
+    assert is_one_sentence(str(caught.value))
+    assert numpy.array_equal(layer.forward(**call), expected)
+
+
+def test_an_output_over_the_input_is_refused(weights, call):
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
+    with pytest.raises(flashmoe.InvalidArgument, match="overlap"):
+        layer.forward(**call, out=call["x"])
+
+
+def test_too_many_tokens_are_refused(weights):
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
+    many = dict(x=numpy.ones((9, HIDDEN), numpy.float32), topk_weights=numpy.ones((9, TOP_K), numpy.float32),
+                topk_ids=numpy.zeros((9, TOP_K), numpy.int32))
+    with pytest.raises(flashmoe.InvalidArgument, match="max_tokens"):
+        layer.forward(**many)
+
+
+@pytest.mark.parametrize("expert", [EXPERTS, -2, 2**31 - 1])
+def test_ids_out_of_range_end_the_heap(weights, call, is_one_sentence, expert):
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
+    good = layer.forward(**call)
+    bad = call["topk_ids"].copy()
+    bad[1, 1] = expert
+    with pytest.raises(flashmoe.InvalidArgument, match=str(expert)) as caught:
+        layer.forward(**{**call, "topk_ids": bad})
+    assert is_one_sentence(str(caught.value))
+    with pytest.raises(flashmoe.Timeout):
+        layer.forward(**call)
+    assert numpy.array_equal(flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights).forward(**call), good)
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(num_ranks=0), "num_ranks"), (dict(num_ranks=65), "num_ranks"), (dict(num_ranks="2"), "num_ranks"),
+    (dict(num_ranks=2**32 + 1), "num_ranks"), (dict(backend="gpu"), "cpu, cuda"), (dict(deadline_seconds=0), "deadline"),
+    (dict(num_processors=65), "num_processors"), (dict(num_threads=-1), "num_threads"),
+])
+def test_groups_that_cannot_be(is_one_sentence, options, message):
+    with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
+        flashmoe.Group(**options)
+    assert is_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_ranks_outside_the_group(weights, rank):
+    with pytest.raises(flashmoe.InvalidArgument, match="rank"):
+        flashmoe.Layer(flashmoe.Problem(**{**PROBLEM, "num_experts": 8, "num_ranks": 2}), **weights,
+                       group=flashmoe.Group(2), rank=rank)
+
+
+def test_no_gpu_is_said():
+    try:
+        flashmoe.Group(backend="cuda")
+    except flashmoe.CudaError as error:
+        assert "cpu" in str(error)
+    else:
+        pytest.skip("this machine has a GPU")
+
+
+def test_read_only_arrays_are_refused(weights, call):
+    call["x"].flags.writeable = False
+    with pytest.raises(flashmoe.InvalidArgument, match="x cannot be shared"):
+        flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights).forward(**call)
+
+
+def test_handles_are_not_copied(weights):
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(flashmoe.Group())
+    with pytest.raises(TypeError):
+        copy.deepcopy(layer)
+
+
+def test_a_library_of_another_version_is_refused(monkeypatch, is_one_sentence):
+    monkeypatch.setattr(_native, "VERSION", (0, 99, 0))
+    with pytest.raises(flashmoe.InvalidArgument, match=r"0\.99\.0") as caught:
+        _native.call("flashmoe_check_version", *_native.VERSION)
+    assert is_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda path: None, "is missing"),
+    (lambda path: path.write_text("no library"), "no libflashmoe.so"),
+])
+def test_a_library_that_cannot_be_loaded_is_an_import_error(tmp_path, run_python, make, message):  # INIT3
+    path = tmp_path / "libflashmoe.so"
+    make(path)
+    result = run_python("import flashmoe", FLASHMOE_LIBRARY=str(path))
+    assert result.returncode == 1
+    assert "ImportError" in result.stderr and message in result.stderr.splitlines()[-1]
+
+
+def test_the_package_says_what_needs_torch(monkeypatch):
+    for name in ("flashmoe.module", "flashmoe.torch_ops"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    with pytest.raises(ImportError, match="pip install torch"):
+        flashmoe.MoE
+    with pytest.raises(AttributeError, match="no attribute"):
+        flashmoe.Moe
+
+
+def test_structs_are_those_of_the_header():
+    for struct, init in ((_native.Problem, "flashmoe_problem_init_sized"),
+                         (_native.RouterConfig, "flashmoe_router_config_init_sized"),
+                         (_native.GroupOptions, "flashmoe_group_options_init_sized")):
+        assert _native.initialised(struct, init).struct_size == ctypes.sizeof(struct)
+    defaults = _native.initialised(_native.Problem, "flashmoe_problem_init_sized")
+    problem = flashmoe.Problem(**PROBLEM)
+    for name in ("num_ranks", "swiglu_alpha", "swiglu_limit", "wave_tokens", "wave_ring"):
+        assert getattr(defaults, name) == getattr(problem, name), name
+
+
+def test_dlpack_tensors_are_read_as_they_lie():
+    array = numpy.arange(24, dtype=numpy.float32).reshape(4, 6)[:, 2:]
+    got = tensors.view(array, "array")
+    assert (got.shape, got.strides, got.dtype, got.device) == ((4, 4), (6, 1), "fp32", "cpu")
+    assert got.pointer == array.ctypes.data

@@ -1,0 +1,258 @@
+"""flashmoe.fused_moe and its operators on CPU tensors, against a naive computation in fp64."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import flashmoe
+from flashmoe import torch_ops
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 64, 48, 6, 3, 37
+TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 8e-4, torch.bfloat16: 4.5e-3}
+ACTIVATIONS = {
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "relu": torch.relu,
+    "relu2": lambda x: torch.relu(x) ** 2,
+    "identity": lambda x: x,
+}
+
+
+def make(dtype=torch.float32, experts=EXPERTS, gated=True, seed=1, tokens=TOKENS, top_k=TOP_K):
+    torch.manual_seed(seed)
+    w13 = torch.randn(experts, INTERMEDIATE * (2 if gated else 1), HIDDEN) / HIDDEN**0.5
+    w2 = torch.randn(experts, HIDDEN, INTERMEDIATE) / INTERMEDIATE**0.5
+    topk_weights, topk_ids = flashmoe.route(torch.randn(tokens, experts), top_k, renormalize=True)
+    x = torch.randn(tokens, HIDDEN)
+    return x.to(dtype), w13.to(dtype), w2.to(dtype), topk_weights, topk_ids
+
+
+def reference(x, w13, w2, topk_weights, topk_ids, activation="silu", on_input=False, w13_bias=None, w2_bias=None):
+    """In fp64, gate rows first."""
+    x, w13, w2, topk_weights = (tensor.double() for tensor in (x, w13, w2, topk_weights))
+    y = torch.zeros_like(x)
+    for token in range(len(x)):
+        for weight, expert in zip(topk_weights[token], topk_ids[token]):
+            if expert < 0:
+                continue
+            columns = (w13[expert] @ x[token]) * (weight if on_input else 1)
+            columns = columns if w13_bias is None else columns + w13_bias[expert]
+            inner = ACTIVATIONS[activation](columns[:w2.shape[2]])
+            inner = inner * columns[w2.shape[2]:] if w13.shape[1] > w2.shape[2] else inner
+            result = w2[expert] @ inner
+            result = result if w2_bias is None else result + w2_bias[expert]
+            y[token] += result * (1 if on_input else weight)
+    return y
+
+
+def relative_l2(value, expected):
+    return float((value.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_results_are_the_reference_s(dtype):
+    arguments = make(dtype)
+    y = flashmoe.fused_moe(*arguments, gate_up_order="gate_up")
+    assert y.dtype == dtype and y.shape == (TOKENS, HIDDEN) and y.is_contiguous()  # LAYOUT4
+    assert relative_l2(y, reference(*arguments)) <= TOLERANCES[dtype]
+    for _ in range(3):  # DET1
+        assert torch.equal(flashmoe.fused_moe(*arguments, gate_up_order="gate_up"), y)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_gated_and_not(activation, gated):  # SEM2
+    arguments = make(gated=gated)
+    y = flashmoe.fused_moe(*arguments, activation=activation, gate_up_order="gate_up" if gated else None)
+    assert relative_l2(y, reference(*arguments, activation=activation)) <= 1e-5
+
+
+@pytest.mark.parametrize("order", ["gate_up", "up_gate", "interleaved"])
+def test_every_order_of_gate_and_up(order):
+    x, w13, w2, weights, ids = make()
+    bias = torch.randn(EXPERTS, 2 * INTERMEDIATE)
+    expected = reference(x, w13, w2, weights, ids, w13_bias=bias)
+    if order != "gate_up":
+        halves = [tensor.chunk(2, dim=1) for tensor in (w13, bias)]
+        if order == "up_gate":
+            w13, bias = (torch.cat([up, gate], dim=1) for gate, up in halves)
+        else:
+            w13, bias = (torch.stack([gate, up], dim=2).flatten(1, 2) for gate, up in halves)
+    y = flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order=order, w13_bias=bias)
+    assert relative_l2(y, expected) <= 1e-5
+
+
+def test_weight_on_input_and_biases():  # SEM7
+    arguments = make()
+    biases = dict(w13_bias=torch.randn(EXPERTS, 2 * INTERMEDIATE), w2_bias=torch.randn(EXPERTS, HIDDEN))
+    for on_input in (False, True):
+        y = flashmoe.fused_moe(*arguments, gate_up_order="gate_up", apply_router_weight_on_input=on_input, **biases)
+        assert relative_l2(y, reference(*arguments, on_input=on_input, **biases)) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint32], ids=str)
+def test_ids_of_any_integer_type(dtype):  # LAYOUT5, LAYOUT8
+    *arguments, ids = make()
+    expected = flashmoe.fused_moe(*arguments, ids, gate_up_order="gate_up")
+    assert torch.equal(flashmoe.fused_moe(*arguments, ids.to(dtype), gate_up_order="gate_up"), expected)
+
+
+@pytest.mark.parametrize("function", [
+    "softmax_topk", "topk_softmax", "sigmoid_grouped", "sigmoid_topk", "softmax_group_limited", "sparsemixer"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_routes_of_any_router_go_into_the_experts(function, dtype):  # LAYOUT7, LAYOUT8
+    x, w13, w2, *_ = make(experts=8)
+    logits = torch.randn(TOKENS, 8, dtype=dtype)
+    weights, ids = flashmoe.route(logits, 2, function=function)
+    assert weights.dtype == torch.float32 and ids.dtype == torch.int32
+    if function == "softmax_topk":
+        expected = torch.softmax(logits.double(), dim=1).gather(1, ids.long())
+        torch.testing.assert_close(weights.double(), expected, rtol=1e-6, atol=0)
+    y = flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up")
+    assert relative_l2(y, reference(x, w13, w2, weights, ids)) <= 1e-5
+
+
+def test_masked_routes_and_no_tokens():  # IDS1
+    x, w13, w2, weights, ids = make()
+    ids[torch.rand(ids.shape) < 0.3] = -1
+    ids[4] = -1
+    y = flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up")
+    assert torch.equal(y[4], torch.zeros(HIDDEN))
+    assert relative_l2(y, reference(x, w13, w2, weights, ids)) <= 1e-5
+    none = flashmoe.fused_moe(x[:0], w13, w2, weights[:0], ids[:0], gate_up_order="gate_up")
+    assert none.shape == (0, HIDDEN)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 6])
+def test_maps_of_experts_give_partial_sums(num_ranks):  # IDS2, IDS3
+    x, w13, w2, weights, ids = make()
+    local = EXPERTS // num_ranks
+    total = torch.zeros(TOKENS, HIDDEN)
+    for rank in range(num_ranks):
+        mine = slice(rank * local, (rank + 1) * local)
+        expert_map = torch.full((EXPERTS,), -1, dtype=torch.int32)
+        expert_map[mine] = torch.arange(local, dtype=torch.int32)
+        part = flashmoe.fused_moe(x, w13[mine], w2[mine], weights, ids, gate_up_order="gate_up", expert_map=expert_map)
+        mine_ids = torch.where((ids >= mine.start) & (ids < mine.stop), ids, -1)
+        expected = reference(x, w13, w2, weights, mine_ids)
+        assert relative_l2(part, expected) <= 1e-5
+        total += part
+    assert relative_l2(total, reference(x, w13, w2, weights, ids)) <= 1e-5
+
+
+def test_the_input_is_left_alone_and_strides_do_not_matter_for_routes():  # RACE8
+    x, w13, w2, weights, ids = make()
+    before = x.clone()
+    expected = flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up")
+    assert torch.equal(x, before)
+    apart = [tensor.repeat_interleave(2, dim=1)[:, ::2] for tensor in (weights, ids)]
+    assert not apart[0].is_contiguous()
+    assert torch.equal(flashmoe.fused_moe(x, w13, w2, *apart, gate_up_order="gate_up"), expected)
+
+
+def test_no_call_keeps_weights_alive():  # MEM2
+    arguments = make(torch.float16)
+    kept = weakref.ref(arguments[1].untyped_storage()), weakref.ref(arguments[1])
+    for tokens in (1, 2, 37):
+        flashmoe.fused_moe(arguments[0][:tokens], *arguments[1:3], *(t[:tokens] for t in arguments[3:]),
+                           gate_up_order="gate_up")
+    del arguments
+    gc.collect()
+    assert kept[1]() is None
+
+
+def test_gradients_are_refused():
+    x, w13, w2, weights, ids = make()
+    w13.requires_grad_()
+    with pytest.raises(flashmoe.ForwardOnly, match="forward only"):
+        flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up").sum().backward()
+    with torch.no_grad():
+        assert not flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up").requires_grad
+
+
+@pytest.mark.parametrize("change, error, message", [
+    (dict(gate_up_order="gate"), ValueError, "gate_up, up_gate, interleaved"),
+    (dict(gate_up_order=None), ValueError, "how w13 was packed"),
+    (dict(activation="swish"), ValueError, "silu"),
+    (dict(w13=torch.randn(EXPERTS, INTERMEDIATE, HIDDEN)), ValueError, "gate_up_order"),
+    (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN - 8)), ValueError, "do not go together"),
+    (dict(w13=torch.randn(EXPERTS, HIDDEN, 2 * INTERMEDIATE).transpose(1, 2)), ValueError, "contiguous"),
+    (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN).bfloat16()), TypeError, "w13 has dtype"),
+    (dict(w2=[1]), TypeError, "w2 must be a torch tensor"),
+    (dict(hidden_states=torch.randn(TOKENS, HIDDEN + 1)), ValueError, "hidden_states"),
+    (dict(hidden_states=torch.randn(TOKENS, 2 * HIDDEN)[:, ::2]), ValueError, "contiguous"),
+    (dict(hidden_states=torch.randn(HIDDEN)), ValueError, "hidden_states"),
+    (dict(hidden_states=torch.ones(TOKENS, HIDDEN, dtype=torch.int32)), TypeError, "hidden_states"),
+    (dict(topk_ids=torch.zeros(TOKENS, TOP_K)), TypeError, "topk_ids"),
+    (dict(topk_ids=torch.zeros(TOKENS, TOP_K + 1, dtype=torch.int32)), ValueError, "shape"),
+    (dict(topk_ids=torch.full((TOKENS, TOP_K), EXPERTS)), ValueError, str(EXPERTS)),
+    (dict(topk_ids=torch.full((TOKENS, TOP_K), 2**32)), ValueError, str(2**31 - 1)),
+    (dict(topk_weights=torch.ones(TOKENS, TOP_K, dtype=torch.int32)), TypeError, "topk_weights"),
+    (dict(expert_map=torch.zeros(2, dtype=torch.int32), topk_ids=torch.full((TOKENS, TOP_K), 2)), ValueError, "id"),
+    (dict(expert_map=torch.zeros(2)), TypeError, "expert_map"),
+    (dict(expert_map=torch.zeros(2, 2, dtype=torch.int32)), ValueError, "expert_map"),
+    (dict(w2_bias=torch.zeros(EXPERTS)), ValueError, "w2_bias"),
+])
+def test_bad_input_is_refused_in_a_sentence(is_one_sentence, change, error, message):
+    names = ("hidden_states", "w13", "w2", "topk_weights", "topk_ids")
+    good = {**dict(zip(names, make())), "gate_up_order": "gate_up"}
+    expected = flashmoe.fused_moe(**good)
+    with pytest.raises(error, match=message) as caught:
+        flashmoe.fused_moe(**{**good, **change})
+    assert isinstance(caught.value, flashmoe.InvalidArgument)
+    assert is_one_sentence(str(caught.value))
+    assert torch.equal(flashmoe.fused_moe(**good), expected)
+
+
+def test_the_order_has_no_default():
+    with pytest.raises(TypeError, match="gate_up_order"):
+        flashmoe.fused_moe(*make())
+
+
+def test_more_routes_than_experts_of_the_rank():
+    x, w13, w2, weights, ids = make()
+    expert_map = torch.tensor([0, -1, -1, -1, -1, -1])
+    with pytest.raises(flashmoe.InvalidArgument, match="more than 1 routes"):
+        flashmoe.fused_moe(x, w13[:1], w2[:1], weights, torch.zeros_like(ids), gate_up_order="gate_up",
+                           expert_map=expert_map)
+
+
+OPERATORS = torch.ops.flashmoe
+FUSED_ARGUMENTS = ("silu", True, False, 1.702, 7.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_operators_pass_opcheck(dtype):  # COMPILE1
+    x, w13, w2, weights, ids = make(dtype)
+    torch.library.opcheck(OPERATORS.fused_moe.default, (x, w13, w2, weights, ids, None, None, *FUSED_ARGUMENTS))
+    bias = torch.randn(EXPERTS, 2 * INTERMEDIATE), torch.randn(EXPERTS, HIDDEN)
+    torch.library.opcheck(OPERATORS.fused_moe.default, (x, w13, w2, weights, ids, *bias, *FUSED_ARGUMENTS))
+    settings = (2, "softmax_topk", True, 1.0, 1, 1, 0.01)
+    torch.library.opcheck(OPERATORS.route_logits.default, (torch.randn(TOKENS, EXPERTS), None, *settings))
+    torch.library.opcheck(OPERATORS.route.default, (x, torch.randn(EXPERTS, HIDDEN), None, None, *settings))
+    problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype=torch_ops.DTYPES[dtype])
+    layer = flashmoe.Layer(problem, w13, w2)
+    assert torch.equal(torch_ops.run_layer(layer, x, weights, ids),
+                       flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up"))
+    torch.library.opcheck(OPERATORS.layer_forward.default, (x, weights, ids, id(layer)))
+
+
+@pytest.mark.parametrize("hidden", [64, 2880])
+def test_compiled_equals_eager(hidden):  # COMPILE1
+    torch.manual_seed(3)
+    w13, w2 = torch.randn(4, 32, hidden) / hidden**0.5, torch.randn(4, hidden, 16) / 4
+    gate = torch.randn(hidden, 4)
+    expert_map = torch.tensor([2, 0, -1, 1])
+
+    def block(x):
+        weights, ids = flashmoe.route(x @ gate, 2, renormalize=True)
+        y = flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="interleaved", expert_map=expert_map)
+        return x + y
+
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    for tokens in (8, 3, 1):
+        x = torch.randn(tokens, hidden)
+        assert torch.equal(compiled(x), block(x))
