@@ -3,7 +3,7 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SILENT:
-.PHONY: help run build test test-torch bootstrap format clean
+.PHONY: help run build wheel test test-torch test-wheel docs bootstrap format clean
 
 # The CUDA backend where there is a GPU to run it.
 PRESET ?= $(if $(wildcard /dev/nvidiactl),cuda,cpu)
@@ -22,13 +22,26 @@ run: bootstrap ## run the main job, or the program with ARGS="..."
 build: bootstrap ## build library and program
 	tools/build.sh $(PRESET) flashmoe flashmoe_cli
 
+wheel: ## build the Python package's wheel into build/dist
+	tools/build_wheel.sh
+
 test: bootstrap ## build and run every test: CPU, sanitizers, GPU code
+	tools/bootstrap.sh python
 	tools/test.sh $(PRESETS)
 
-test-torch: ## compare with the transformers library, live (needs 1 GB for torch)
+test-torch: ## test the Python package, and compare with the transformers library, live (needs 1 GB for torch)
 	tools/bootstrap.sh torch
-	tools/build.sh $(PRESET) flashmoe_cli
-	FLASHMOE_PROGRAM=build/$(PRESET)/cli/flashmoe tools/test_torch.sh
+	tools/build.sh $(PRESET) flashmoe flashmoe_cli
+	FLASHMOE_PROGRAM=build/$(PRESET)/cli/flashmoe FLASHMOE_LIBRARY=build/$(PRESET)/src/libflashmoe.so tools/test_torch.sh
+
+test-wheel: wheel ## install the wheel into an environment of its own and run it there
+	tools/test_wheel.sh build/dist/*.whl
+
+docs: ## reference of the Python package, from its docstrings, into build/docs (needs torch)
+	tools/bootstrap.sh torch
+	tools/bootstrap.sh python
+	tools/build.sh $(PRESET) flashmoe
+	FLASHMOE_LIBRARY=build/$(PRESET)/src/libflashmoe.so tools/python_reference.sh build/docs
 
 bootstrap: ## install what is missing on this machine
 	tools/bootstrap.sh

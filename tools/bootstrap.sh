@@ -1,10 +1,13 @@
 #!/bin/sh
 # Makes this machine able to build and test, and does nothing where it already is.
-#   tools/bootstrap.sh [--dry-run] [build|torch|format]
+#   tools/bootstrap.sh [--dry-run] [build|python|torch|wheel|format|plot]
 # build (default)  Debian packages of tools/debian-packages.txt, and a CUDA compiler from its PyPI wheels in
 #                  .venv/tools where no toolkit >= 13.0 is found
+# python           also .venv/python, for the tests of the Python package that need no torch, and for its reference
 # torch            also .venv/torch, the oracle of `make test-torch`
+# wheel            .venv/wheel with what pyproject.toml says a build of the package needs
 # format           .venv/format with clang-format
+# plot             .venv/plot with matplotlib, for `flashmoe plot`
 # --dry-run prints what would be done, one line each, and changes nothing.
 # Packages are installed by apt as root; otherwise the script says what is missing and how to get it, and exits 1.
 # Everything is written to standard error, --dry-run's plan to standard output.
@@ -18,8 +21,8 @@ part=build
 for argument in "$@"; do
   case $argument in
     --dry-run) dry_run=yes ;;
-    build | torch | format) part=$argument ;;
-    *) echo "bootstrap: '$argument' is unknown; use [--dry-run] [build|torch|format]." >&2; exit 2 ;;
+    build | python | torch | wheel | format | plot) part=$argument ;;
+    *) echo "bootstrap: '$argument' is unknown; use [--dry-run] [build|python|torch|wheel|format|plot]." >&2; exit 2 ;;
   esac
 done
 
@@ -114,6 +117,14 @@ install_cuda() {
   fi
 }
 
+# pyproject.toml's build requirements, one a line.
+install_wheel() {
+  requirements=$venvs/requirements-wheel.txt
+  mkdir -p "$venvs"
+  sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$/\1/p' "$project/pyproject.toml" >"$requirements"
+  make_venv wheel "$requirements"
+}
+
 # One bootstrap at a time in a checkout.
 if [ "$dry_run" = no ] && command -v flock >/dev/null; then
   mkdir -p "$venvs"
@@ -123,6 +134,9 @@ fi
 
 case $part in
   build) install_packages; install_cuda ;;
+  python) install_packages; install_cuda; make_venv python "$tools/requirements-python.txt" ;;
   torch) install_packages; install_cuda; make_venv torch "$tools/requirements-torch.txt" ;;
+  wheel) install_wheel ;;
   format) make_venv format "$tools/requirements-format.txt" ;;
+  plot) make_venv plot "$tools/requirements-plot.txt" ;;
 esac

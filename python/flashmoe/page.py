@@ -100,7 +100,8 @@ class InitArgs:
         """Raises InvalidDType for a type that is none of the enumerations'."""
         for name, value, names in (("data_type", self.data_type, _DTYPES), ("act_type", self.act_type, _ACTIVATIONS)):
             if value not in names:
-                raise InvalidDType(f"{name} ({value!r}) must be one of {', '.join(str(key) for key in names)}")
+                raise InvalidDType(f"{name} ({value!r}) must be one of "
+                                    f"{', '.join(f'{type(key).__name__}.{key.name}' for key in names)}")
         return layers.Problem(
             hidden=self.token_dim, intermediate=self.ffn_size, num_experts=self.num_experts, top_k=self.top_k,
             max_tokens=self.tokens_per_rank, dtype=_DTYPES[self.data_type], num_ranks=self.ep_world,

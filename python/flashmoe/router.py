@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from . import tensors
-from .errors import InvalidArgument
+from .errors import InvalidArgument, InvalidDType
 from .page import FlashHandle, InitArgs
 from .routing import Router, RouterFunction
 
@@ -47,20 +47,17 @@ def forward(router_handle: RouterHandle, flash_handle: FlashHandle, args: Router
         raise InvalidArgument("the router is finalized: call flashmoe.router.initialize again")
     flash_handle.require_open()
     init = router_handle.args
-    import torch
-
     if not all(tensors.is_torch(tensor) for tensor in (args.tokens, args.weights)):
-        raise InvalidArgument("tokens and weights of the router must be torch tensors")
+        raise InvalidDType("tokens and weights of the router must be torch tensors")
     if tuple(args.weights.shape) != (init.token_dim, init.num_experts):
         raise InvalidArgument(f"weights of the router has shape {list(args.weights.shape)}, wanted "
                               f"[{init.token_dim}, {init.num_experts}]")
-    with torch.no_grad():
-        weights, ids = torch.ops.flashmoe.route(
-            args.tokens, args.weights.float().t().contiguous(), None, None, init.top_k, router_handle.function,
-            router_handle.renormalize, 1.0, 1, 1, 0.01)
-        if args.expert_counts is not None:
-            args.expert_counts.copy_(torch.bincount(ids.flatten(), minlength=init.num_experts))
-    flash_handle.routes = (weights, ids)
+    router = Router(init.num_experts, init.top_k, function=router_handle.function,
+                    renormalize=router_handle.renormalize, weight=args.weights.detach().float().t().contiguous())
+    topk_weights, topk_ids = router.route(args.tokens.detach())
+    if args.expert_counts is not None:
+        args.expert_counts.copy_(topk_ids.flatten().bincount(minlength=init.num_experts))
+    flash_handle.routes = (topk_weights, topk_ids)
 
 
 def finalize(router_handle: RouterHandle, stream_ptr: int = 0) -> None:

@@ -40,10 +40,9 @@ def is_one_sentence():
 
 @pytest.fixture
 def run_python():
-    """Runs code in an interpreter of its own that finds the package; keywords are environment variables."""
+    """Runs an interpreter of its own that finds the package, with arguments; keywords are environment variables."""
 
-    def run(*code_or_arguments, **environment):
-        arguments = ["-c", *code_or_arguments] if len(code_or_arguments) == 1 else code_or_arguments
+    def run(*arguments, **environment):
         return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=120,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment})
 

@@ -169,7 +169,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch, is_one_sentence):
 def test_a_library_that_cannot_be_loaded_is_an_import_error(tmp_path, run_python, make, message):  # INIT3
     path = tmp_path / "libflashmoe.so"
     make(path)
-    result = run_python("import flashmoe", FLASHMOE_LIBRARY=str(path))
+    result = run_python("-c", "import flashmoe", FLASHMOE_LIBRARY=str(path))
     assert result.returncode == 1
     assert "ImportError" in result.stderr and message in result.stderr.splitlines()[-1]
 

@@ -118,6 +118,7 @@ def test_layers_of_one_group_are_closed_one_by_one():  # EXIT, INIT6: one goes, 
 
 def test_a_process_ends_well_with_layers_open(run_python):  # EXIT1
     result = run_python(
+        "-c",
         "import numpy, flashmoe\n"
         "up, down = numpy.ones((2, 16, 8), numpy.float32), numpy.ones((2, 8, 8), numpy.float32)\n"
         "layer = flashmoe.Layer(flashmoe.Problem(8, 8, 2, 1, 4, dtype='fp32'), up, down)\n"
