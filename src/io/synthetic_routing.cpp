@@ -8,9 +8,11 @@
 #include <numeric>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
+#include "io/histogram_file.hpp"
 #include "io/routing_file.hpp"
 
 namespace flashmoe {
@@ -40,22 +42,35 @@ void choose_uniform(const CounterRng& rng, int num_experts, std::span<std::int32
   }
 }
 
-// Experts drawn without replacement with odds rank^-exponent: the smallest of Exp(1) / odds come first
-// (Efraimidis, Spirakis 2006), compared as logarithms, so that no odds underflow.
-class ZipfChooser {
- public:
-  ZipfChooser(std::uint64_t seed, int num_experts, double exponent)
-      : log_odds_(num_experts), keys_(num_experts), order_(num_experts) {
-    std::vector<int> expert_of_rank(num_experts);
-    std::iota(expert_of_rank.begin(), expert_of_rank.end(), 0);
-    const CounterRng rng = stream(seed, Stream::expert_order, 0);
-    for (int i = num_experts - 1; i > 0; --i) {
-      std::swap(expert_of_rank[i], expert_of_rank[rng.below(i, static_cast<std::uint64_t>(i) + 1)]);
-    }
-    for (int rank = 0; rank < num_experts; ++rank) {
-      log_odds_[expert_of_rank[rank]] = -exponent * std::log(static_cast<double>(rank + 1));
-    }
+// Odds rank^-exponent, the ranks dealt out by the seed.
+std::vector<double> zipf_log_odds(std::uint64_t seed, int num_experts, double exponent) {
+  std::vector<int> expert_of_rank(num_experts);
+  std::iota(expert_of_rank.begin(), expert_of_rank.end(), 0);
+  const CounterRng rng = stream(seed, Stream::expert_order, 0);
+  for (int i = num_experts - 1; i > 0; --i) {
+    std::swap(expert_of_rank[i], expert_of_rank[rng.below(i, static_cast<std::uint64_t>(i) + 1)]);
   }
+  std::vector<double> log_odds(num_experts);
+  for (int rank = 0; rank < num_experts; ++rank) {
+    log_odds[expert_of_rank[rank]] = -exponent * std::log(static_cast<double>(rank + 1));
+  }
+  return log_odds;
+}
+
+std::vector<double> log_odds_of(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed) {
+  if (spec.kind == RoutingKind::zipf) return zipf_log_odds(seed, problem.num_experts, spec.zipf_exponent);
+  if (spec.kind != RoutingKind::histogram) return {};
+  std::vector<double> odds = read_histogram(spec.histogram_file, problem.num_experts, problem.top_k);
+  for (double& value : odds) value = std::log(value);  // none: -infinity, drawn last
+  return odds;
+}
+
+// Experts drawn without replacement with given odds: the smallest of Exp(1) / odds come first (Efraimidis, Spirakis
+// 2006), compared as logarithms, so that no odds underflow.
+class OddsChooser {
+ public:
+  explicit OddsChooser(std::vector<double> log_odds)
+      : log_odds_(std::move(log_odds)), keys_(log_odds_.size()), order_(log_odds_.size()) {}
 
   void choose(const CounterRng& rng, std::span<std::int32_t> ids) {
     for (std::size_t expert = 0; expert < keys_.size(); ++expert) {
@@ -91,14 +106,14 @@ RankRouting generate(const RoutingSpec& spec, const Problem& problem, std::uint6
   const auto top_k = static_cast<std::size_t>(problem.top_k);
   const std::size_t num_routes = static_cast<std::size_t>(num_tokens) * top_k;
   RankRouting batch{std::vector<std::int32_t>(num_routes), std::vector<float>(num_routes)};
-  ZipfChooser zipf(seed, problem.num_experts, spec.zipf_exponent);
+  OddsChooser by_odds(log_odds_of(spec, problem, seed));
   for (std::size_t first = 0; first < num_routes; first += top_k) {
     const CounterRng rng = stream(seed, Stream::routing, first / top_k);
     const std::span ids(batch.topk_ids.data() + first, top_k);
     if (spec.kind == RoutingKind::uniform) {
       choose_uniform(rng, problem.num_experts, ids);
-    } else if (spec.kind == RoutingKind::zipf) {
-      zipf.choose(rng, ids);
+    } else if (spec.kind == RoutingKind::zipf || spec.kind == RoutingKind::histogram) {
+      by_odds.choose(rng, ids);
     } else {
       std::iota(ids.begin(), ids.end(), 0);
     }
@@ -131,13 +146,17 @@ RoutingSpec parse_routing_spec(std::string_view text) {
     std::error_code ignored;
     return std::filesystem::is_regular_file(path, ignored);
   };
+  constexpr std::string_view histogram = "histogram:";
+  if (text.starts_with(histogram) && is_file(text.substr(histogram.size()))) {
+    return {.kind = RoutingKind::histogram, .histogram_file = text.substr(histogram.size())};
+  }
   if (is_file(text)) return {.kind = RoutingKind::file, .ids_file = text};
   const std::size_t comma = text.find(',');
   if (comma != std::string_view::npos && is_file(text.substr(0, comma)) && is_file(text.substr(comma + 1))) {
     return {.kind = RoutingKind::file, .ids_file = text.substr(0, comma), .weights_file = text.substr(comma + 1)};
   }
-  throw InvalidArgument(fmt::format("routing ({}) must be uniform, zipf:S, all-to-one or an existing IDS.npy[,WEIGHTS.npy]",
-                                    printable(text)));
+  throw InvalidArgument(fmt::format("routing ({}) must be uniform, zipf:S, all-to-one, or an existing "
+                                    "histogram:COUNTS.json or IDS.npy[,WEIGHTS.npy]", printable(text)));
 }
 
 std::vector<RankRouting> generate_routing(const RoutingSpec& spec, const Problem& problem, std::uint64_t seed,

@@ -16,19 +16,21 @@ enum class RoutingKind : std::uint8_t {
   uniform,     ///< every set of top_k distinct experts is equally likely
   zipf,        ///< distinct experts, drawn one after another with odds rank^-exponent; the seed deals out the ranks
   all_to_one,  ///< experts 0..top_k-1 for every token
+  histogram,   ///< distinct experts, drawn one after another with odds as recorded (histogram_file.hpp)
   file,        ///< routing_file.hpp
 };
 
 struct RoutingSpec {
   RoutingKind kind = RoutingKind::uniform;
   double zipf_exponent = 0.0;          ///< zipf: 0 (uniform) to 100
+  std::filesystem::path histogram_file = {};  ///< histogram
   std::filesystem::path ids_file = {};      ///< file
   std::filesystem::path weights_file = {};  ///< file: empty when every weight is 1 / top_k
 
   bool operator==(const RoutingSpec&) const = default;
 };
 
-/// "uniform", "zipf:S", "all-to-one", "IDS.npy" or "IDS.npy,WEIGHTS.npy". Throws InvalidArgument for anything else,
+/// "uniform", "zipf:S", "all-to-one", "histogram:COUNTS.json", "IDS.npy" or "IDS.npy,WEIGHTS.npy". Throws InvalidArgument for anything else,
 /// files that do not exist included.
 RoutingSpec parse_routing_spec(std::string_view text);
 

@@ -58,7 +58,8 @@ TEST(RoutingSpec, FilesThatExistAreTaken) {
 TEST(RoutingSpec, OthersAreRefusedWithWhatIsAccepted) {
   for (const std::string text : {"", "unifrom", "zipf", "missing.npy", "missing.npy,weights.npy", "/", "."}) {
     EXPECT_EQ(message_of([&] { parse_routing_spec(text); }),
-              "routing (" + text + ") must be uniform, zipf:S, all-to-one or an existing IDS.npy[,WEIGHTS.npy]");
+              "routing (" + text + ") must be uniform, zipf:S, all-to-one, or an existing "
+              "histogram:COUNTS.json or IDS.npy[,WEIGHTS.npy]");
   }
   for (const std::string exponent : {"", "x", "1.2x", " 1", "-1", "101", "nan", "inf", "1e400"}) {
     EXPECT_EQ(message_of([&] { parse_routing_spec("zipf:" + exponent); }),
