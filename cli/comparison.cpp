@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <utility>
 
 #include "core/counter_rng.hpp"
 #include "core/numeric.hpp"
@@ -14,7 +14,7 @@ namespace flashmoe::cli {
 namespace {
 
 /// `count` of the tokens 0..num_tokens-1, every set equally likely, ascending.
-std::vector<std::int64_t> sample(std::int64_t num_tokens, std::int64_t count, std::uint64_t seed) {
+std::vector<std::int64_t> draw(std::int64_t num_tokens, std::int64_t count, std::uint64_t seed) {
   constexpr std::uint64_t kSampleStream = std::uint64_t{0xff} << 56;  // apart from those of generated data
   const CounterRng rng(seed, kSampleStream);
   std::vector<std::int64_t> chosen;
@@ -28,33 +28,23 @@ std::vector<std::int64_t> sample(std::int64_t num_tokens, std::int64_t count, st
   return chosen;
 }
 
-/// Sums of one Deviation.
-struct Sums {
-  double error_squares = 0;
-  double reference_squares = 0;
-  Deviation deviation;
-
-  void add(double value, double reference, double rounded_reference) {
-    if (!std::isfinite(rounded_reference)) return;  // nothing to measure: the contract asks for no value here
-    if (!std::isfinite(value)) {
-      ++deviation.num_not_finite;
-      return;
-    }
-    const double error = value - reference;
-    error_squares += error * error;
-    reference_squares += reference * reference;
-    deviation.max_abs_error = std::max(deviation.max_abs_error, std::abs(error));
+void add(Deviation& deviation, double value, double reference, double rounded_reference) {
+  if (!std::isfinite(rounded_reference)) return;  // nothing to measure: the contract asks for no value here
+  if (!std::isfinite(value)) {
+    ++deviation.num_not_finite;
+    return;
   }
+  const double error = value - reference;
+  deviation.error_squares += error * error;
+  deviation.reference_squares += reference * reference;
+  deviation.max_abs_error = std::max(deviation.max_abs_error, std::abs(error));
+}
 
-  Deviation finish() const {
-    Deviation result = deviation;
-    if (error_squares > 0) {
-      result.rel_l2 = reference_squares > 0 ? std::sqrt(error_squares / reference_squares)
-                                            : std::numeric_limits<double>::infinity();
-    }
-    return result;
-  }
-};
+void set_relative_error(Deviation& deviation) {
+  if (deviation.error_squares == 0) return;
+  deviation.rel_l2 = deviation.reference_squares > 0 ? std::sqrt(deviation.error_squares / deviation.reference_squares)
+                                                     : std::numeric_limits<double>::infinity();
+}
 
 double round_to(DType dtype, double value) {
   std::byte stored[sizeof(double)] = {};
@@ -76,34 +66,44 @@ double tolerance(DType dtype, std::int64_t num_elements) {
   return 0.0;
 }
 
-Comparison compare(const Batch& batch, const ExpertSource& experts, std::int64_t num_tokens, std::uint64_t seed,
-                   int num_threads) {
+std::vector<Deviation> compare(const Batch& batch, const ExpertSource& experts, const Sample& sample) {
   const Problem& problem = batch.problem;
   const std::int64_t hidden = problem.hidden;
-  const std::vector<std::int64_t> tokens = sample(batch.num_tokens(), std::min(num_tokens, batch.num_tokens()), seed);
-  Comparison comparison;
-  comparison.tolerance = tolerance(problem.dtype, static_cast<std::int64_t>(tokens.size()) * hidden);
-  Sums all;
-  std::vector<Sums> ranks(static_cast<std::size_t>(problem.num_ranks));
-  if (!tokens.empty()) {
-    const std::vector<double> reference =
-        reference::layer(problem, experts, {batch.x.data(), batch.num_tokens()}, batch.routing.view(), tokens, num_threads);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      Sums& rank = ranks[static_cast<std::size_t>(batch.rank_of_token(tokens[i]))];
-      ++rank.deviation.num_tokens;
-      ++all.deviation.num_tokens;
-      for (std::int64_t column = 0; column < hidden; ++column) {
-        const double value = load_element(problem.dtype, batch.y.data(), tokens[i] * hidden + column);
-        const double wanted = reference[i * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(column)];
-        const double rounded = round_to(problem.dtype, wanted);
-        rank.add(value, wanted, rounded);
-        all.add(value, wanted, rounded);
-      }
+  std::vector<std::int64_t> tokens = draw(batch.num_tokens(), std::min(sample.num_tokens, batch.num_tokens()), sample.seed);
+  std::erase_if(tokens, [&](std::int64_t token) {
+    return std::find(sample.ranks.begin(), sample.ranks.end(), batch.rank_of_token(token)) == sample.ranks.end();
+  });
+  std::vector<Deviation> ranks(static_cast<std::size_t>(problem.num_ranks));
+  if (tokens.empty()) return ranks;
+  const std::vector<double> reference = reference::layer(problem, experts, {batch.x.data(), batch.num_tokens()},
+                                                         batch.routing.view(), tokens, sample.num_threads);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    Deviation& rank = ranks[static_cast<std::size_t>(batch.rank_of_token(tokens[i]))];
+    ++rank.num_tokens;
+    for (std::int64_t column = 0; column < hidden; ++column) {
+      const double value = load_element(problem.dtype, batch.y.data(), tokens[i] * hidden + column);
+      const double wanted = reference[i * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(column)];
+      add(rank, value, wanted, round_to(problem.dtype, wanted));
     }
   }
-  comparison.all = all.finish();
-  for (const Sums& rank : ranks) comparison.ranks.push_back(rank.finish());
-  comparison.passed = comparison.all.num_not_finite == 0 && comparison.all.rel_l2 <= comparison.tolerance;
+  for (Deviation& rank : ranks) set_relative_error(rank);
+  return ranks;
+}
+
+Comparison judge(const Problem& problem, std::vector<Deviation> ranks) {
+  Comparison comparison;
+  comparison.ranks = std::move(ranks);
+  Deviation& all = comparison.all;
+  for (const Deviation& rank : comparison.ranks) {
+    all.num_tokens += rank.num_tokens;
+    all.error_squares += rank.error_squares;
+    all.reference_squares += rank.reference_squares;
+    all.max_abs_error = std::max(all.max_abs_error, rank.max_abs_error);
+    all.num_not_finite += rank.num_not_finite;
+  }
+  set_relative_error(all);
+  comparison.tolerance = tolerance(problem.dtype, all.num_tokens * problem.hidden);
+  comparison.passed = all.num_not_finite == 0 && all.rel_l2 <= comparison.tolerance;
   return comparison;
 }
 

@@ -12,6 +12,8 @@ namespace flashmoe::cli {
 /// Errors over some rows; none: all zero.
 struct Deviation {
   std::int64_t num_tokens = 0;
+  double error_squares = 0;        ///< sum of (y - reference)^2
+  double reference_squares = 0;
   double rel_l2 = 0;               ///< ||y - reference|| / ||reference||, infinite when only the reference is zero
   double max_abs_error = 0;
   std::int64_t num_not_finite = 0; ///< elements that are NaN or Inf where the reference, rounded to the type, is not
@@ -27,8 +29,18 @@ struct Comparison {
 /// Largest relative L2 the numerics contract allows for `num_elements` results.
 double tolerance(DType dtype, std::int64_t num_elements);
 
-/// Compares `num_tokens` tokens, drawn by the seed from all ranks, or all there are.
-Comparison compare(const Batch& batch, const ExpertSource& experts, std::int64_t num_tokens, std::uint64_t seed,
-                   int num_threads);
+/// Which tokens are compared, and by how many threads.
+struct Sample {
+  std::int64_t num_tokens = 0;  ///< drawn by the seed from all ranks, or all there are
+  std::uint64_t seed = 1;
+  std::vector<int> ranks;       ///< of the tokens drawn only those of these ranks are compared
+  int num_threads = 1;
+};
+
+/// Every rank's part, [num_ranks].
+std::vector<Deviation> compare(const Batch& batch, const ExpertSource& experts, const Sample& sample);
+
+/// The verdict over all ranks' parts.
+Comparison judge(const Problem& problem, std::vector<Deviation> ranks);
 
 }  // namespace flashmoe::cli

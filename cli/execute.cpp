@@ -1,6 +1,6 @@
 #include "execute.hpp"
 
-#include <exception>
+#include <optional>
 #include <thread>
 
 #include "api/layer_factory.hpp"
@@ -10,7 +10,16 @@ namespace flashmoe::cli {
 
 namespace {
 
-/// Whether an error only tells that some other rank is in trouble.
+void throw_first(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr chosen;
+  for (const std::exception_ptr& error : errors) {
+    if (error && (!chosen || (is_second_hand(chosen) && !is_second_hand(error)))) chosen = error;
+  }
+  if (chosen) std::rethrow_exception(chosen);
+}
+
+}  // namespace
+
 bool is_second_hand(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -23,37 +32,31 @@ bool is_second_hand(const std::exception_ptr& error) {
   }
 }
 
-void throw_first(const std::vector<std::exception_ptr>& errors) {
-  std::exception_ptr chosen;
-  for (const std::exception_ptr& error : errors) {
-    if (error && (!chosen || (is_second_hand(chosen) && !is_second_hand(error)))) chosen = error;
-  }
-  if (chosen) std::rethrow_exception(chosen);
-}
-
-}  // namespace
-
-std::vector<CallStats> execute(const Group& group, const std::shared_ptr<const ExpertSource>& experts, Batch& batch) {
-  const Problem& problem = batch.problem;
-  const auto num_ranks = static_cast<std::size_t>(problem.num_ranks);
-  std::vector<Layer> layers;
-  for (int rank = 0; rank < problem.num_ranks; ++rank) {
-    layers.push_back(LayerFactory::make(group, rank, problem, experts));
-  }
-  std::vector<CallStats> stats(num_ranks);
-  std::vector<std::exception_ptr> errors(num_ranks);
+void on_every_rank(const std::vector<int>& ranks, const std::function<void(int)>& work) {
+  std::vector<std::exception_ptr> errors(ranks.size());
   std::vector<std::jthread> threads;
-  for (int rank = 0; rank < problem.num_ranks; ++rank) {
-    threads.emplace_back([&, rank] {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
       try {
-        stats[rank] = layers[rank].forward(batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank));
+        work(ranks[i]);
       } catch (...) {
-        errors[rank] = std::current_exception();
+        errors[i] = std::current_exception();
       }
     });
   }
   threads.clear();
   throw_first(errors);
+}
+
+std::vector<CallStats> execute(const Group& group, const std::shared_ptr<const ExpertSource>& experts, Batch& batch,
+                               const std::vector<int>& ranks) {
+  const auto num_ranks = static_cast<std::size_t>(batch.problem.num_ranks);
+  std::vector<std::optional<Layer>> layers(num_ranks);
+  for (const int rank : ranks) layers[rank] = LayerFactory::make(group, rank, batch.problem, experts);
+  std::vector<CallStats> stats(num_ranks);
+  on_every_rank(ranks, [&](int rank) {
+    stats[rank] = layers[rank]->forward(batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank));
+  });
   return stats;
 }
 

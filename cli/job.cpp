@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <numeric>
 #include <string_view>
 #include <system_error>
@@ -135,6 +138,21 @@ BackendKind choose_backend(const std::string& name) {
   }
 }
 
+/// Where this process is among those of a run; rank 0 starts the others unless a launcher has.
+std::optional<ProcessRank> choose_process(const Options& options) {
+  if (!options.processes) return std::nullopt;
+  if (options.backend == "cpu") {
+    throw InvalidArgument("--processes gives every rank a GPU of its own, and backend cpu has none: use --backend cuda, or "
+                          "leave --processes out");
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const int rank = options.rank.value_or(0);
+  return ProcessRank{.group_id = options.rank ? options.group_id : fmt::format("run-{}-{:x}", getpid(), now),
+                     .rank = rank,
+                     .num_ranks = options.ranks,
+                     .device = options.device.value_or(rank)};
+}
+
 /// Says before a long run what would fail after it.
 void check_output(const std::filesystem::path& output) {
   if (output.empty()) return;
@@ -153,10 +171,18 @@ std::int64_t Job::num_tokens() const {
   return std::accumulate(tokens_per_rank.begin(), tokens_per_rank.end(), std::int64_t{0});
 }
 
+std::vector<int> Job::ranks_here() const {
+  if (process) return {process->rank};
+  std::vector<int> all(static_cast<std::size_t>(problem.num_ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 Job make_job(const Options& options, int num_cores) {
   Job job;
   choose_layer(options, job);
-  job.group.backend = choose_backend(options.backend);
+  job.process = choose_process(options);
+  job.group.backend = choose_backend(job.process ? "cuda" : options.backend);
   job.problem = choose_problem(options, job, 1);
   validate(job.problem);  // before a file is read for it
   if (!options.hidden_states.empty()) {

@@ -23,6 +23,7 @@ struct Job {
   int layer_index = 0;                 ///< of the checkpoint
   Problem problem;                     ///< validated
   GroupOptions group;
+  std::optional<ProcessRank> process;  ///< this process's place; absent: all ranks are in this process
   std::vector<std::int64_t> tokens_per_rank;
   std::optional<RoutingSpec> routing;  ///< absent: the checkpoint's router
   std::string routing_name;
@@ -32,6 +33,9 @@ struct Job {
   std::filesystem::path output;        ///< empty: results are not written
 
   std::int64_t num_tokens() const;
+
+  /// The ranks of this process.
+  std::vector<int> ranks_here() const;
 };
 
 /// Throws InvalidArgument, one sentence, on flags that contradict each other or name something that does not exist, and

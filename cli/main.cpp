@@ -47,6 +47,7 @@ ExitCode parse_and_run(int argc, char** argv) {
   app.footer("Exit codes: 0 right, 1 verification failed, 2 bad input, 3 timeout or fault during the run, "
              "4 device unavailable.");
   Options options;
+  options.command_line.assign(argv, argv + argc);
   std::function<ExitCode()> command;
   const auto add_command = [&](const char* name, const char* description, ExitCode (*function)(const Options&)) {
     CLI::App* subcommand = app.add_subcommand(name, description);

@@ -30,7 +30,10 @@ MemoryPlan plan_memory(const Job& job, const LayerInfo& info, std::int64_t num_c
 
   MemoryPlan plan;
   plan.expert_bytes = one_expert;
-  plan.needed_bytes = num_ranks * (info.heap_bytes + info.local_bytes) + num_tokens * (2 * row_bytes + route_bytes) +
+  // With backend cuda heaps and scratch memory lie on the GPUs.
+  const std::uint64_t shared_bytes =
+      job.group.backend == BackendKind::cpu ? num_ranks * (info.heap_bytes + info.local_bytes) : 0;
+  plan.needed_bytes = shared_bytes + num_tokens * (2 * row_bytes + route_bytes) +
                       static_cast<std::uint64_t>(num_compared) * static_cast<std::uint64_t>(problem.hidden) * sizeof(double) +
                       std::min<std::uint64_t>(experts_at_once, static_cast<std::uint64_t>(problem.num_experts)) * one_expert;
   if (plan.needed_bytes > available_bytes) {

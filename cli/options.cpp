@@ -4,6 +4,24 @@
 
 namespace flashmoe::cli {
 
+void add_execution_options(CLI::App& command, Options& options) {
+  const std::string execution = "Execution";
+  command.add_option("--backend", options.backend, "auto, cpu or cuda")->capture_default_str()->group(execution);
+  command.add_option("--wire-form", options.wire_form, "auto, counted or lined")->capture_default_str()->group(execution);
+  command.add_option("--result-form", options.result_form, "auto, per_route or pre_reduced")
+      ->capture_default_str()->group(execution);
+  command.add_option("--wave-tokens", options.wave_tokens, "Tokens of a wave; 0: planned")
+      ->capture_default_str()->group(execution);
+  command.add_option("--wave-ring", options.wave_ring, "Waves in flight per source; 0: planned")
+      ->capture_default_str()->group(execution);
+  command.add_flag("--batch-invariant", options.batch_invariant, "Results that do not depend on the rest of the batch")
+      ->group(execution);
+  command.add_option("--threads", options.threads, "Threads of one rank on the CPU; 0: the cores, shared out")
+      ->capture_default_str()->group(execution);
+  command.add_option("--deadline", options.deadline_seconds, "Seconds without progress after which the run has failed")
+      ->capture_default_str()->group(execution);
+}
+
 void add_options(CLI::App& command, Options& options) {
   const std::string layer = "Layer";
   command.add_option("--preset", options.preset, "A model's layer at its real size; `flashmoe info` lists the names")
@@ -30,21 +48,18 @@ void add_options(CLI::App& command, Options& options) {
       ->group(batch);
   command.add_option("--seed", options.seed, "Seed of everything generated")->capture_default_str()->group(batch);
 
-  const std::string execution = "Execution";
-  command.add_option("--backend", options.backend, "auto, cpu or cuda")->capture_default_str()->group(execution);
-  command.add_option("--wire-form", options.wire_form, "auto, counted or lined")->capture_default_str()->group(execution);
-  command.add_option("--result-form", options.result_form, "auto, per_route or pre_reduced")
-      ->capture_default_str()->group(execution);
-  command.add_option("--wave-tokens", options.wave_tokens, "Tokens of a wave; 0: planned")
-      ->capture_default_str()->group(execution);
-  command.add_option("--wave-ring", options.wave_ring, "Waves in flight per source; 0: planned")
-      ->capture_default_str()->group(execution);
-  command.add_flag("--batch-invariant", options.batch_invariant, "Results that do not depend on the rest of the batch")
-      ->group(execution);
-  command.add_option("--threads", options.threads, "Threads of one rank on the CPU; 0: the cores, shared out")
-      ->capture_default_str()->group(execution);
-  command.add_option("--deadline", options.deadline_seconds, "Seconds without progress after which the run has failed")
-      ->capture_default_str()->group(execution);
+  add_execution_options(command, options);
+
+  const std::string processes = "Processes";
+  CLI::Option* of_processes = command.add_flag("--processes", options.processes,
+                                               "One process a rank, each on a GPU of its own; starts them, unless --rank "
+                                               "says that a launcher has")->group(processes);
+  CLI::Option* rank = command.add_option("--rank", options.rank, "Rank of this process; every rank gets the same other flags")
+                          ->needs(of_processes)->group(processes);
+  CLI::Option* group_id = command.add_option("--group-id", options.group_id, "Name that the processes of one run share")
+                              ->needs(rank)->group(processes);
+  rank->needs(group_id);
+  command.add_option("--device", options.device, "GPU of this process [its rank]")->needs(rank)->group(processes);
 
   const std::string result = "Result";
   command.add_option("--verify-tokens", options.verify_tokens,

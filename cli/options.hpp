@@ -1,9 +1,10 @@
-// The flags, as given: every command takes the same ones.
+// The flags, as given: the commands on one layer take the same ones, and others parts of them.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -41,11 +42,17 @@ struct Options {
   bool batch_invariant = false;
   int threads = 0;  ///< of one rank; 0: the cores, shared out
   double deadline_seconds = 30.0;
+  bool processes = false;
+  std::optional<int> rank;    ///< of this process; absent with `processes`: it is rank 0 and starts the others
+  std::string group_id;       ///< with `rank`
+  std::optional<int> device;  ///< with `rank`; absent: the rank
 
   // What comes out.
   std::optional<std::int64_t> verify_tokens;
   std::string output;
   bool json = false;
+
+  std::vector<std::string> command_line;  ///< all of it, the program's name first
 
   static constexpr std::int64_t kDefaultTokens = 64;
 
@@ -57,5 +64,8 @@ struct Options {
 
 /// Adds every flag to a command.
 void add_options(CLI::App& command, Options& options);
+
+/// Adds the flags of group "Execution".
+void add_execution_options(CLI::App& command, Options& options);
 
 }  // namespace flashmoe::cli

@@ -19,7 +19,9 @@ constexpr int kBarCells = 30;
 }  // namespace
 
 Stage::Stage(std::string name, std::int64_t num_steps)
-    : name_(std::move(name)), num_steps_(num_steps), on_terminal_(isatty(STDERR_FILENO) != 0) {
+    : name_(std::move(name)),
+      num_steps_(num_steps),
+      on_terminal_(isatty(STDERR_FILENO) != 0 && spdlog::should_log(spdlog::level::info)) {
   if (on_terminal_) painter_ = std::thread([this] { redraw_until_finished(); });
 }
 

@@ -1,3 +1,4 @@
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "api/layer_factory.hpp"
@@ -14,9 +16,12 @@
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "execute.hpp"
+#include "fabric/bootstrap.hpp"
+#include "gather.hpp"
 #include "io/hidden_states.hpp"
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
+#include "launched_ranks.hpp"
 #include "machine.hpp"
 #include "memory_plan.hpp"
 #include "progress.hpp"
@@ -29,6 +34,12 @@ namespace {
 
 constexpr std::int64_t kSampledTokens = 64;
 constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
+
+struct Command {
+  const char* name;
+  std::int64_t compared_tokens;  // unless the job says otherwise
+  bool json;
+};
 
 /// Has every expert made, so that the measured call finds them in memory.
 void prepare(const ExpertSource& experts, const std::vector<int>& wanted, int num_threads) {
@@ -55,13 +66,47 @@ void prepare(const ExpertSource& experts, const std::vector<int>& wanted, int nu
   if (error) std::rethrow_exception(error);
 }
 
-ExitCode run_and_compare(const Options& options, const char* command, std::int64_t default_tokens) {
-  const Machine machine = this_machine();
-  Job job = make_job(options, machine.num_cores);
-  const Group group = Group::local(job.problem.num_ranks, job.group);
+/// How long a process may take to start. Once all have met, none is waited for in vain: whoever dies is missed at once.
+constexpr double kMeetingSeconds = 60.0;
+constexpr double kForever = 1e6;
+
+/// How much longer than the first the last rank may take to bring its weights to its GPU.
+constexpr double kCreationSeconds = 600.0;
+
+/// The meeting of a run's processes; null when all ranks are in this one.
+std::unique_ptr<fabric::Bootstrap> meet(const Job& job) {
+  if (!job.process) return nullptr;
+  const ProcessRank& own = *job.process;
+  auto meeting = std::make_unique<fabric::Bootstrap>(own.group_id + ".run", own.rank, own.num_ranks, kMeetingSeconds);
+  meeting->set_deadline(kForever);
+  return meeting;
+}
+
+Group make_group(const Job& job) {
+  if (!job.process) return Group::local(job.problem.num_ranks, job.group);
+  GroupOptions options = job.group;
+  options.meeting_seconds = kCreationSeconds;
+  return Group::join(*job.process, options);
+}
+
+/// Of the wanted experts those whose weights a rank of this process computes with.
+std::vector<int> experts_here(const Job& job, std::vector<int> wanted) {
+  if (job.process) {
+    std::erase_if(wanted, [&](int expert) { return expert / job.problem.num_local_experts() != job.process->rank; });
+  }
+  return wanted;
+}
+
+ExitCode run_and_compare(Job& job, const Command& command, const Machine& machine) {
+  const std::unique_ptr<fabric::Bootstrap> meeting = meet(job);
+  const Group group = make_group(job);
   const LayerInfo info = LayerFactory::plan(group, job.problem);
-  const std::int64_t num_compared = std::min(job.verify_tokens.value_or(default_tokens), job.num_tokens());
-  const MemoryPlan memory = plan_memory(job, info, num_compared, machine.num_cores, machine.available_bytes);
+  const std::int64_t num_compared = std::min(job.verify_tokens.value_or(command.compared_tokens), job.num_tokens());
+  // Processes share the machine.
+  const int num_processes = job.process ? job.problem.num_ranks : 1;
+  const int num_threads = std::max(1, machine.num_cores / num_processes);
+  const MemoryPlan memory =
+      plan_memory(job, info, num_compared, num_threads, machine.available_bytes / static_cast<std::uint64_t>(num_processes));
 
   std::optional<CheckpointLayer> checkpoint;
   std::shared_ptr<const ExpertSource> source;
@@ -74,41 +119,82 @@ ExitCode run_and_compare(const Options& options, const char* command, std::int64
   Batch batch = make_batch(job, checkpoint);
   const std::vector<int> used_experts = batch.used_experts();
   const bool weights_in_memory = memory.holds(used_experts.size());
-  if (weights_in_memory) prepare(*source, used_experts, machine.num_cores);
+  if (weights_in_memory) prepare(*source, experts_here(job, used_experts), num_threads);
 
+  if (meeting) meeting->barrier();  // whoever died by now is named here
+
+  const std::vector<int> ranks = job.ranks_here();
   const auto experts = std::make_shared<WatchedExperts>(source, job.problem.num_experts);
   std::vector<CallStats> stats;
   {
     Stage stage("running the layer", static_cast<std::int64_t>(used_experts.size()));
     experts->watch(&stage);
-    stats = execute(group, experts, batch);
+    stats = execute(group, experts, batch, ranks);
     experts->watch(nullptr);
   }
-  Comparison comparison;
+  std::vector<Deviation> deviations;
   {
     Stage stage("comparing", static_cast<std::int64_t>(used_experts.size()));
     experts->watch(&stage);
-    comparison = compare(batch, *experts, num_compared, job.seed, machine.num_cores);
+    deviations = compare(batch, *experts,
+                         {.num_tokens = num_compared, .seed = job.seed, .ranks = ranks, .num_threads = num_threads});
     experts->watch(nullptr);
+  }
+  if (meeting) {
+    gather(*meeting, stats, deviations);
+    if (!job.output.empty()) gather_results(*meeting, batch);
+    if (meeting->rank() != 0) return kRight;  // rank 0 reports
   }
   if (!job.output.empty()) {
     write_rows(job.output, "output", job.problem.dtype, {batch.y.data(), batch.num_tokens()}, job.problem.hidden);
   }
+  const Comparison comparison = judge(job.problem, std::move(deviations));
   const std::vector<RankLoad> loads = count_routes(batch);
-  const RunReport report{.command = command,
+  const RunReport report{.command = command.name,
                          .job = job,
                          .info = info,
                          .stats = stats,
                          .loads = loads,
                          .comparison = comparison,
                          .weights_in_memory = weights_in_memory};
-  print(options.json ? to_json(report).dump() + '\n' : to_text(report));
+  print(command.json ? to_json(report).dump() + '\n' : to_text(report));
   return comparison.passed ? kRight : kVerificationFailed;
+}
+
+/// Runs `body` as rank 0 of the processes that it starts. What a rank itself got wrong is thrown rather than what the
+/// others saw of it.
+template <class Body>
+ExitCode with_other_ranks(const Options& options, const Job& job, const Body& body) {
+  LaunchedRanks others(options.command_line, *job.process);
+  std::exception_ptr error;
+  ExitCode code = kRight;
+  try {
+    code = body();
+  } catch (...) {
+    error = std::current_exception();
+    if (!is_second_hand(error)) throw;
+  }
+  for (const LaunchedRanks::Ending& ending : others.wait(job.group.deadline_seconds + kMeetingSeconds)) {
+    const bool says_more = ending.code == kBadInput || ending.code == kDeviceUnavailable;
+    if (ending.code != kRight && (!error || says_more)) throw_ending(ending);
+  }
+  if (error) std::rethrow_exception(error);
+  return code;
+}
+
+ExitCode carry_out(const Options& options, const char* name, std::int64_t compared_tokens) {
+  const Machine machine = this_machine();
+  Job job = make_job(options, machine.num_cores);
+  const Command command{.name = name, .compared_tokens = compared_tokens, .json = options.json};
+  const auto body = [&] { return run_and_compare(job, command, machine); };
+  if (job.process && !options.rank) return with_other_ranks(options, job, body);
+  if (job.process && job.process->rank != 0) spdlog::set_level(spdlog::level::err);  // rank 0 shows the progress
+  return body();
 }
 
 }  // namespace
 
-ExitCode run(const Options& options) { return run_and_compare(options, "run", kSampledTokens); }
-ExitCode verify(const Options& options) { return run_and_compare(options, "verify", kAllTokens); }
+ExitCode run(const Options& options) { return carry_out(options, "run", kSampledTokens); }
+ExitCode verify(const Options& options) { return carry_out(options, "verify", kAllTokens); }
 
 }  // namespace flashmoe::cli

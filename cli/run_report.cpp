@@ -209,6 +209,7 @@ nlohmann::json to_json(const RunReport& report) {
           {"wire_form", to_string(report.stats.front().wire_form)},
           {"result_form", to_string(report.stats.front().result_form)},
           {"num_ranks", job.problem.num_ranks},
+          {"num_processes", job.process ? job.problem.num_ranks : 1},
           {"tokens_per_rank", job.tokens_per_rank},
           {"dtype", to_string(job.problem.dtype)},
           {"kernel_launches", sum(report.stats, &CallStats::kernel_launches)},
@@ -234,8 +235,8 @@ std::string to_text(const RunReport& report) {
                                  report.job.layer_name, problem.hidden, problem.intermediate, problem.num_experts,
                                  problem.top_k, to_string(problem.dtype), problem.num_ranks, report.job.num_tokens(),
                                  report.job.routing_name);
-  text += fmt::format("backend {}, engine {}: {}\n\n", to_string(report.job.group.backend), report.info.engine,
-                      report.info.plan);
+  text += fmt::format("backend {}{}, engine {}: {}\n\n", to_string(report.job.group.backend),
+                      report.job.process ? ", one process a rank" : "", report.info.engine, report.info.plan);
   text += rank_table(report) + '\n';
   text += phase_line(report);
   if (!report.weights_in_memory) text += "the weights do not fit in memory: making them is part of these times\n";

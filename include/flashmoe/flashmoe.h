@@ -176,6 +176,7 @@ typedef struct flashmoe_group_options {
   int32_t num_processors;
   int32_t num_threads;
   double deadline_seconds;
+  double meeting_seconds;
 } flashmoe_group_options;
 
 typedef struct flashmoe_group flashmoe_group;
@@ -188,6 +189,11 @@ static inline void flashmoe_group_options_init(flashmoe_group_options* options) 
 /* Ranks of this process, each on a thread of its own. `options` NULL: defaults. */
 FLASHMOE_API flashmoe_status flashmoe_group_create_local(int32_t num_ranks, const flashmoe_group_options* options,
                                                          flashmoe_group** group);
+
+/* Joins this process to a group of processes as rank `rank` on GPU `device`: Group::join() of the header says how.
+ * `options` with backend FLASHMOE_BACKEND_CUDA. */
+FLASHMOE_API flashmoe_status flashmoe_group_join(const char* group_id, int32_t rank, int32_t num_ranks, int32_t device,
+                                                 const flashmoe_group_options* options, flashmoe_group** group);
 FLASHMOE_API void flashmoe_group_destroy(flashmoe_group* group);
 
 /* ---- Layer: flashmoe/layer.hpp ---- */

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,7 @@ FLASHMOE_API void require_backend(BackendKind backend);
 struct GroupOptions {
   BackendKind backend = BackendKind::cpu;
   double deadline_seconds = 30.0;  ///< a call in which no rank gets on for so long ends with Timeout; above 0
+  double meeting_seconds = 120.0;  ///< how long processes wait for each other to join and to create a layer; above 0
 
   // CPU backend, per rank:
   int num_dispatchers = 1;  ///< actors that push and combine rows, 1..64
@@ -29,6 +31,14 @@ struct GroupOptions {
   int num_threads = 1;      ///< threads that step the actors, the caller's among them, 0..256; 0: one an actor
 
   bool operator==(const GroupOptions&) const = default;
+};
+
+/// One process's place in a group of processes.
+struct ProcessRank {
+  std::string group_id;  ///< 1..48 printable characters that no other group of this user on this machine has now
+  int rank = 0;          ///< 0..num_ranks-1, one process each; rank 0 is where the others meet
+  int num_ranks = 1;
+  int device = 0;        ///< this process's GPU, by its own numbering; another one for every rank
 };
 
 class GroupState;
@@ -40,6 +50,13 @@ class FLASHMOE_API Group {
   /// All ranks in this process: each calls from a thread of its own. Throws InvalidArgument for options out of range
   /// and CudaError as require_backend().
   static Group local(int num_ranks, const GroupOptions& options = {});
+
+  /// One rank in every process of this machine, backend cuda: returns when all have joined. Creating a layer is then
+  /// collective: it returns on all ranks or throws on all, and every rank names itself in it, no other.
+  /// Throws InvalidArgument for arguments out of range or backend cpu, CudaError as require_backend() and for a device
+  /// that this process does not see; on all ranks Timeout, naming the ranks that did not come within meeting_seconds,
+  /// and FabricError when one failed or left, two claim one place, or the versions of the library differ.
+  static Group join(const ProcessRank& place, const GroupOptions& options);
 
   int num_ranks() const;
   const GroupOptions& options() const;

@@ -40,8 +40,9 @@ struct LayerInfo {
 };
 
 /// A layer exists once on every rank of its group. The ranks create their layers in the same order, each on its own
-/// thread or one after another: creation waits for nobody. The n-th layer of a rank belongs with the n-th of the
-/// others; layers of one geometry share a heap and run one after another, in the same order on every rank.
+/// thread or one after another: creation waits for nobody, except in a group of processes (Group::join). The n-th layer
+/// of a rank belongs with the n-th of the others; layers of one geometry share a heap and run one after another, in the
+/// same order on every rank.
 /// Calls of one Layer object do not overlap: a second thread waits. Movable; a moved-from layer may only be destroyed
 /// or assigned to.
 class FLASHMOE_API Layer {
@@ -50,7 +51,8 @@ class FLASHMOE_API Layer {
   /// Throws InvalidArgument when the problem breaks a rule, is for another number of ranks than the group's, `rank` is
   /// not one of them, or the weights lack a tensor the problem has; FabricError when another rank's layer of the same
   /// number has another problem, naming the first field that differs; Error when there is no memory. A creation that
-  /// throws does not count, and may be tried again.
+  /// throws does not count, and may be tried again. In a group of processes what one rank cannot do (no memory, say) is
+  /// thrown on all, and a rank whose arguments are refused is waited for.
   Layer(const Group& group, int rank, const Problem& problem, const WeightsView& local_weights,
         const LayerOptions& options = {});
   ~Layer();

@@ -18,10 +18,10 @@ void require_backend(BackendKind backend) {
 #endif
 }
 
-std::unique_ptr<Backend> make_backend(const GroupOptions& options) {
+std::unique_ptr<Backend> make_backend(const GroupOptions& options, [[maybe_unused]] std::optional<int> device) {
   require_backend(options.backend);
 #ifdef FLASHMOE_HAS_CUDA
-  if (options.backend == BackendKind::cuda) return make_cuda_backend(options);
+  if (options.backend == BackendKind::cuda) return make_cuda_backend(device);
 #endif
   return make_cpu_backend(options);
 }

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
 #include "core/expert_source.hpp"
 #include "core/heap_layout.hpp"
+#include "fabric/bootstrap.hpp"
 #include "flashmoe/call_stats.hpp"
 #include "flashmoe/group.hpp"
 #include "flashmoe/problem.hpp"
@@ -38,7 +40,7 @@ class RankLayer {
   virtual CallStats forward(const LayerCall& call, double deadline_seconds) = 0;
 };
 
-/// The symmetric heaps of all ranks for one geometry.
+/// The symmetric heaps of all ranks for one geometry, as this process sees them.
 class SharedHeap {
  public:
   virtual ~SharedHeap() = default;
@@ -47,7 +49,7 @@ class SharedHeap {
   /// Whether a call on it was aborted, so that no other can succeed.
   virtual bool dead() const = 0;
 
-  /// `layer_id`: the same on all ranks, never repeated on this heap. Thread-safe.
+  /// `layer_id`: the same on all ranks, never repeated on this heap. `rank` lives in this process. Thread-safe.
   virtual std::unique_ptr<RankLayer> make_layer(int rank, const Problem& problem, const RankWeights& weights,
                                                 std::uint64_t layer_id) = 0;
 };
@@ -60,10 +62,14 @@ class Backend {
 
   /// Scratch memory of one rank, which all its layers of this geometry share.
   virtual std::size_t local_bytes(const Geometry& geometry) const = 0;
-  virtual std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry) const = 0;
+
+  /// `meeting`: the processes of all ranks, for this heap alone; null: all ranks live in this process.
+  virtual std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry,
+                                                std::unique_ptr<fabric::Bootstrap> meeting) const = 0;
 };
 
-/// The backend a group's options ask for. Throws CudaError as require_backend().
-std::unique_ptr<Backend> make_backend(const GroupOptions& options);
+/// The backend a group's options ask for. `device`, with backend cuda: this process has one rank, on that GPU; none: it has
+/// all of them. Throws CudaError as require_backend(), and for a device that this process does not see.
+std::unique_ptr<Backend> make_backend(const GroupOptions& options, std::optional<int> device = {});
 
 }  // namespace flashmoe

@@ -66,6 +66,17 @@ flashmoe_status flashmoe_group_create_local(int32_t num_ranks, const flashmoe_gr
   });
 }
 
+flashmoe_status flashmoe_group_join(const char* group_id, int32_t rank, int32_t num_ranks, int32_t device,
+                                    const flashmoe_group_options* options, flashmoe_group** group) {
+  return flashmoe::guarded([&] {
+    flashmoe::require_pointer("group_id", group_id);
+    flashmoe::require_pointer("group", group);
+    *group = new flashmoe_group{
+        flashmoe::Group::join({.group_id = group_id, .rank = rank, .num_ranks = num_ranks, .device = device},
+                              flashmoe::read_group_options(options))};
+  });
+}
+
 void flashmoe_group_destroy(flashmoe_group* group) { delete group; }
 
 flashmoe_status flashmoe_layer_create(const flashmoe_group* group, int32_t rank, const flashmoe_problem* problem,

@@ -73,7 +73,8 @@ flashmoe_group_options to_c(const GroupOptions& options) {
           .num_dispatchers = options.num_dispatchers,
           .num_processors = options.num_processors,
           .num_threads = options.num_threads,
-          .deadline_seconds = options.deadline_seconds};
+          .deadline_seconds = options.deadline_seconds,
+          .meeting_seconds = options.meeting_seconds};
 }
 
 Problem read_problem(const flashmoe_problem* problem) {
@@ -122,6 +123,7 @@ GroupOptions read_group_options(const flashmoe_group_options* options) {
   const flashmoe_group_options c = read_struct("group_options", options, to_c(GroupOptions{}));
   return {.backend = to_enum<BackendKind>("backend", c.backend),
           .deadline_seconds = c.deadline_seconds,
+          .meeting_seconds = c.meeting_seconds,
           .num_dispatchers = c.num_dispatchers,
           .num_processors = c.num_processors,
           .num_threads = c.num_threads};

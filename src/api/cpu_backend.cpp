@@ -79,7 +79,7 @@ class CpuBackend final : public Backend {
   std::size_t local_bytes(const Geometry& geometry) const override {
     return make_local_layout(geometry, options_.roster).total_bytes;
   }
-  std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry) const override {
+  std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry, std::unique_ptr<fabric::Bootstrap>) const override {
     return std::make_shared<CpuHeap>(geometry, options_);
   }
 

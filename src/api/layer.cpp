@@ -23,14 +23,11 @@ struct Layer::State {
 
 namespace {
 
-void check_place(const Group& group, int rank, const Problem& problem) {
+void check_problem(const Group& group, const Problem& problem) {
   validate(problem);
   if (problem.num_ranks != group.num_ranks()) {
     throw InvalidArgument(fmt::format("problem.num_ranks ({}) must be the group's num_ranks ({}): make the group for as "
                                       "many ranks as share the experts", problem.num_ranks, group.num_ranks()));
-  }
-  if (rank < 0 || rank >= group.num_ranks()) {
-    throw InvalidArgument(fmt::format("rank ({}) must be in 0..{}, the ranks of the group", rank, group.num_ranks() - 1));
   }
 }
 
@@ -100,7 +97,8 @@ void check_tensors(const Problem& problem, const ConstRows& x, const RoutingView
 
 std::unique_ptr<Layer::State> LayerFactory::make_state(const Group& group, int rank, const Problem& problem,
                                                        const RankWeights& weights, const LayerOptions& options) {
-  check_place(group, rank, problem);
+  check_problem(group, problem);
+  group.state_->require_rank(rank);
   if (const auto* view = std::get_if<WeightsView>(&weights)) check_weights(problem, *view);
   auto state = std::make_unique<Layer::State>();
   state->problem = problem;
@@ -119,7 +117,7 @@ Layer LayerFactory::make(const Group& group, int rank, const Problem& problem,
 }
 
 LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
-  check_place(group, 0, problem);
+  check_problem(group, problem);
   const Backend& backend = group.state_->backend();
   return describe_layer(problem, make_heap_layout(plan_geometry(problem, backend.engine_traits(problem))), backend);
 }

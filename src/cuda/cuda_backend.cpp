@@ -11,6 +11,7 @@
 #include "cuda/kernel_table.hpp"
 #include "cuda/layer.hpp"
 #include "cuda/local_heap.hpp"
+#include "cuda/vmm_heap.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe {
@@ -24,10 +25,12 @@ using cuda_backend::DeviceMemory;
 int count_devices() {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
-  if (result == cudaErrorInsufficientDriver) {
+  int driver_version = 0;  // stays 0 without a driver, and then the runtime says cudaErrorInsufficientDriver, too
+  if (result == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version > 0) {
     cudaGetLastError();
-    throw CudaError("backend (cuda) needs a driver for CUDA 13.0 or newer, and this machine's is older: update the NVIDIA "
-                    "driver, or use backend cpu");
+    throw CudaError(fmt::format("backend (cuda) needs a driver for CUDA 13.0 or newer, and this machine's is for CUDA {}.{}: "
+                                "update the NVIDIA driver, or use backend cpu", driver_version / 1000,
+                                driver_version % 1000 / 10));
   }
   if (result != cudaSuccess || count == 0) {
     cudaGetLastError();
@@ -183,9 +186,8 @@ class CudaLayer final : public RankLayer {
 
 class CudaHeap final : public SharedHeap {
  public:
-  CudaHeap(const Geometry& geometry, std::vector<int> devices)
-      : heap_(std::make_shared<cuda_backend::LocalHeap>(geometry, std::move(devices))),
-        contexts_(static_cast<std::size_t>(geometry.num_ranks)) {}
+  explicit CudaHeap(std::shared_ptr<cuda_backend::DeviceHeap> heap)
+      : heap_(std::move(heap)), contexts_(static_cast<std::size_t>(heap_->layout().geometry.num_ranks)) {}
 
   const HeapLayout& layout() const override { return heap_->layout(); }
   bool dead() const override {
@@ -225,13 +227,15 @@ class CudaHeap final : public SharedHeap {
     return context;
   }
 
-  std::shared_ptr<cuda_backend::LocalHeap> heap_;
+  std::shared_ptr<cuda_backend::DeviceHeap> heap_;
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<cuda_backend::RankContext>> contexts_;  // [num_ranks], null until the rank's first layer
 };
 
 class CudaBackend final : public Backend {
  public:
+  explicit CudaBackend(std::optional<int> device) : device_(device) {}
+
   std::string engine_name() const override { return "cuda-portable"; }
   EngineTraits engine_traits(const Problem& problem) const override {
     cuda_backend::kernel_entry(problem.dtype);  // refuses dtypes without a kernel
@@ -239,17 +243,24 @@ class CudaBackend final : public Backend {
   }
   std::size_t local_bytes(const Geometry& geometry) const override {
     const int num_devices = count_devices();
-    const int ranks_here = (geometry.num_ranks + num_devices - 1) / num_devices;
+    const int ranks_here = device_ ? 1 : (geometry.num_ranks + num_devices - 1) / num_devices;
     int num_sms = 0;
-    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device_.value_or(0)), "cudaDeviceGetAttribute");
     return make_local_layout(geometry, cuda_backend::roster_of(std::max(1, num_sms / ranks_here))).total_bytes;
   }
-  std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry) const override {
+  std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry,
+                                        std::unique_ptr<fabric::Bootstrap> meeting) const override {
+    if (device_) {
+      return std::make_shared<CudaHeap>(std::make_shared<cuda_backend::VmmHeap>(geometry, *device_, std::move(meeting)));
+    }
     const int num_devices = count_devices();
     std::vector<int> devices;
     for (int rank = 0; rank < geometry.num_ranks; ++rank) devices.push_back(rank % num_devices);
-    return std::make_shared<CudaHeap>(geometry, std::move(devices));
+    return std::make_shared<CudaHeap>(std::make_shared<cuda_backend::LocalHeap>(geometry, std::move(devices)));
   }
+
+ private:
+  std::optional<int> device_;  // of this process's rank; none: this process has all ranks
 };
 
 }  // namespace
@@ -266,6 +277,13 @@ void require_cuda_device() {
   }
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const GroupOptions&) { return std::make_unique<CudaBackend>(); }
+std::unique_ptr<Backend> make_cuda_backend(std::optional<int> device) {
+  const int count = count_devices();
+  if (device && (*device < 0 || *device >= count)) {
+    throw CudaError(fmt::format("device ({}) must be in 0..{}, the GPUs that this process sees: start fewer ranks, or check "
+                                "CUDA_VISIBLE_DEVICES", *device, count - 1));
+  }
+  return std::make_unique<CudaBackend>(device);
+}
 
 }  // namespace flashmoe

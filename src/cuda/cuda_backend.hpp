@@ -1,7 +1,8 @@
-// The CUDA backend behind the public interfaces: groups of one process, rank r on GPU r % number of GPUs.
+// The CUDA backend behind the public interfaces.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "api/backend.hpp"
 
@@ -10,6 +11,8 @@ namespace flashmoe {
 /// Throws CudaError, one sentence, when there is no GPU of compute capability 8.0 or newer with a fit driver.
 void require_cuda_device();
 
-std::unique_ptr<Backend> make_cuda_backend(const GroupOptions& options);
+/// `device`: this process has one rank, on that GPU; none: it has them all, rank r on GPU r % number of GPUs. Throws
+/// CudaError when the process does not see the device.
+std::unique_ptr<Backend> make_cuda_backend(std::optional<int> device);
 
 }  // namespace flashmoe

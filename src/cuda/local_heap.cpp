@@ -1,12 +1,10 @@
 #include "cuda/local_heap.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "cuda/check.hpp"
-#include "flashmoe/error.hpp"
+#include "cuda/peer_access.hpp"
 
 namespace flashmoe::cuda_backend {
 
@@ -17,12 +15,7 @@ void enable_peer_access(const std::vector<int>& devices) {
     const DeviceGuard guard(device);
     for (const int peer : devices) {
       if (peer == device) continue;
-      int reachable = 0;
-      check(cudaDeviceCanAccessPeer(&reachable, device, peer), "cudaDeviceCanAccessPeer");
-      if (reachable == 0) {
-        throw FabricError(fmt::format("GPU {} cannot reach the memory of GPU {}: use GPUs joined by NVLink (nvidia-smi "
-                                      "topo -m shows which)", device, peer));
-      }
+      require_peer_access(device, peer);
       const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
       if (result == cudaErrorPeerAccessAlreadyEnabled) {
         cudaGetLastError();

@@ -11,7 +11,8 @@ namespace flashmoe::cuda_backend {
 /// One heap a rank, on one or several GPUs that reach each other.
 class LocalHeap final : public DeviceHeap {
  public:
-  /// devices[r]: the GPU of rank r; several ranks may share one. Throws FabricError when two GPUs have no peer access.
+  /// devices[r]: the GPU of rank r; several ranks may share one. Throws FabricError as
+  /// require_peer_access() for two of them.
   LocalHeap(const Geometry& geometry, std::vector<int> devices);
 
   int device(int rank) const override { return devices_[static_cast<std::size_t>(rank)]; }

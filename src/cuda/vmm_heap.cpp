@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/check.hpp"
+#include "cuda/peer_access.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe::cuda_backend {
@@ -43,6 +44,10 @@ VmmHeap::VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::B
     std::memcpy(card.gpu, properties.uuid.bytes, sizeof(card.gpu));
     const std::vector<Card> cards = meeting_->allgather_values(card);
     compare(cards);
+    for (const Card& peer : cards) {
+      // A GPU that is hidden from this process cannot be asked about; mapping its memory fails if it cannot be reached.
+      if (const int visible = find_device(peer.gpu); visible >= 0) require_peer_access(device_, visible);
+    }
     share(cards);
     generation_ = static_cast<std::uint16_t>(cards[0].generation);
     meeting_->barrier();  // nobody stores before all are zeroed and mapped

@@ -17,7 +17,7 @@ class VmmHeap final : public DeviceHeap {
   /// of the geometry, for this heap alone. What one rank cannot do is told to all.
   /// Throws CudaError (memory, driver) and FabricError: a GPU that two ranks share (kernels of two processes do not run
   /// at once on one GPU, so they would wait for each other until the deadline; MPS promises no residency either), ranks
-  /// with other geometries, and what Bootstrap throws.
+  /// with other geometries, GPUs as require_peer_access() where this process sees both, and what Bootstrap throws.
   VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::Bootstrap> meeting);
 
   /// Waits for this process's kernels, then up to kLeaveSeconds for the other ranks to go too or to have died. Whoever

@@ -40,6 +40,9 @@ class Bootstrap {
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
 
+  /// Of this rank's steps from now on. Ranks that die or leave are noticed at once, whatever it is.
+  void set_deadline(double deadline_seconds) { deadline_seconds_ = deadline_seconds; }
+
   /// Every rank's bytes, by rank; lengths may differ. Throws InvalidArgument above kMaxGatheredBytes.
   std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> bytes);
 

@@ -1,6 +1,5 @@
 // One process a GPU over shared heaps: right results, a killed process, nothing left behind.
 // The test itself never calls CUDA: a process that has cannot be forked any more.
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +13,8 @@
 #include <vector>
 
 #include "cpu/reference.hpp"
+#include "count_gpus.hpp"
+#include "support/dice.hpp"
 #include "support/processes.hpp"
 #include "support/vmm_rank.hpp"
 
@@ -23,16 +24,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-/// GPUs of this machine, counted by a process of its own.
-int count_gpus() {
-  Processes counter;
-  counter.start([](const Processes::Say&) {
-    int count = 0;
-    return std::to_string(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
-  });
-  return std::stoi(counter.finish(0));
-}
 
 Problem problem_of(int num_ranks, WireForm form) {
   return {.num_ranks = num_ranks, .hidden = 256, .intermediate = 96, .num_experts = 4 * num_ranks, .top_k = 3,
@@ -63,6 +54,14 @@ class VmmTest : public ::testing::Test {
   Processes processes_;
 };
 
+/// Between barriers: a rank that is ahead stores into the others' heaps.
+void poison(VmmRank& end, fabric::Bootstrap& all) {
+  all.barrier();
+  end.heap().poison(all.rank(), 0xff);
+  cuda_backend::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  all.barrier();
+}
+
 /// One call of a rank against the reference; empty when right.
 std::string check_call(VmmRank& rank_end, const Problem& problem, const ExpertSource& experts, Batch& batch,
                        std::int64_t max_tokens) {
@@ -75,6 +74,7 @@ std::string check_call(VmmRank& rank_end, const Problem& problem, const ExpertSo
 
 TEST_F(VmmTest, processes_compute_what_the_reference_does) {
   start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
+    fabric::Bootstrap all(group, rank, num_ranks, VmmRank::kMeetingSeconds);
     std::string wrong;
     int group_index = 0;
     for (const DType dtype : {DType::bf16, DType::fp16, DType::tf32, DType::fp64}) {
@@ -89,10 +89,57 @@ TEST_F(VmmTest, processes_compute_what_the_reference_does) {
           for (std::uint64_t call = 0; call < 4; ++call) {
             const auto tokens = static_cast<std::int64_t>((call * 97 + static_cast<std::uint64_t>(rank) * 61) % 301);
             Batch batch = make_batch(problem, tokens, 10 * call + static_cast<std::uint64_t>(rank), routing);
-            end.heap().poison(rank, 0xff);
+            poison(end, all);
             wrong += check_call(end, problem, experts, batch, 300);
           }
         }
+      }
+    }
+    return wrong.empty() ? std::string("right") : wrong;
+  });
+  EXPECT_THAT(processes_.finish_all(), Each(std::string("right")));
+}
+
+/// The same on every rank.
+Problem random_problem(Dice& dice, int num_ranks) {
+  Problem problem{.num_ranks = num_ranks,
+                  .hidden = 8 * dice.between(1, 40),
+                  .intermediate = 8 * dice.between(1, 30),
+                  .num_experts = num_ranks * dice.pick({1, 2, 3, 8, 17}),
+                  .max_tokens = dice.pick({1, 17, 64, 130, 300}),
+                  .dtype = dice.pick({DType::bf16, DType::fp16, DType::tf32, DType::fp64}),
+                  .gated = !dice.one_in(3),
+                  .up_bias = dice.one_in(3),
+                  .down_bias = dice.one_in(3),
+                  .weight_on_input = dice.one_in(5),
+                  .wire_form = dice.pick({WireForm::automatic, WireForm::counted, WireForm::lined}),
+                  .wave_tokens = dice.pick({0, 64, 70, 128}),
+                  .wave_ring = dice.pick({0, 1, 2, 3})};
+  problem.top_k = std::min(dice.pick({1, 2, 3, 4, 8}), problem.num_experts);
+  if (problem.wire_form == WireForm::counted && dice.one_in(2)) problem.result_form = ResultForm::pre_reduced;
+  validate(problem);
+  return problem;
+}
+
+TEST_F(VmmTest, random_layers_are_right) {
+  constexpr int kLayers = 40;
+  start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
+    fabric::Bootstrap all(group, rank, num_ranks, VmmRank::kMeetingSeconds);
+    std::string wrong;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const auto seed = static_cast<std::uint64_t>(layer);
+      Dice dice(seed);
+      const Problem problem = random_problem(dice, num_ranks);
+      const Routing routing = dice.pick({Routing::any, Routing::distinct, Routing::all_to_one, Routing::last_rank});
+      const DenseExperts experts(problem, seed);
+      VmmRank end(fmt::format("{}.{}", group, layer), rank, rank, problem, experts, 10.0);
+      for (std::uint64_t call = 0; call < 3; ++call) {
+        Dice own(1000 * seed + 64 * call + static_cast<std::uint64_t>(rank));
+        const int tokens = own.one_in(4) ? 0 : own.between(0, static_cast<int>(problem.max_tokens));
+        Batch batch = make_batch(problem, tokens, 1000 * seed + 64 * call + static_cast<std::uint64_t>(rank), routing);
+        poison(end, all);
+        const std::string error = check_call(end, problem, experts, batch, problem.max_tokens);
+        if (!error.empty()) wrong += fmt::format("layer {} call {}: {}", layer, call, error);
       }
     }
     return wrong.empty() ? std::string("right") : wrong;

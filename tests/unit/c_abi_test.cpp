@@ -293,6 +293,10 @@ TEST(CAbi, null_handles_are_errors_and_destroying_them_is_nothing) {
   const flashmoe_problem problem = to_c(valid_problem());
   flashmoe_layer* layer = nullptr;
   expect_failure(flashmoe_group_create_local(1, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "group must not be NULL");
+  flashmoe_group* group = nullptr;
+  expect_failure(flashmoe_group_join(nullptr, 0, 2, 0, nullptr, &group), FLASHMOE_INVALID_ARGUMENT, "group_id must not be NULL");
+  expect_failure(flashmoe_group_join("id", 0, 2, 0, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "group must not be NULL");
+  expect_failure(flashmoe_group_join("id", 0, 2, 0, nullptr, &group), FLASHMOE_INVALID_ARGUMENT, "needs backend cuda, got cpu");
   expect_failure(flashmoe_layer_create(nullptr, 0, &problem, nullptr, 0, &layer), FLASHMOE_INVALID_ARGUMENT, "group");
   expect_failure(flashmoe_layer_forward(nullptr, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "layer must not be NULL");
   expect_failure(flashmoe_router_create(nullptr, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "router");

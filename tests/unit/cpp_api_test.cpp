@@ -313,8 +313,14 @@ TEST(CppApi, the_cuda_backend_is_refused_where_there_is_none) {
     GTEST_SKIP() << "this machine has the CUDA backend";
   } catch (const CudaError& error) {
     EXPECT_THROW(Group::local(2, {.backend = BackendKind::cuda}), CudaError);
+    EXPECT_THROW(Group::join({.group_id = "none", .num_ranks = 2}, {.backend = BackendKind::cuda}), CudaError);
     EXPECT_THAT(error.what(), HasSubstr("cuda"));
   }
+}
+
+TEST(CppApi, processes_join_with_backend_cuda_alone) {
+  EXPECT_THAT([] { Group::join({.group_id = "none", .num_ranks = 2}, {}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("a group of processes needs backend cuda, got cpu")));
 }
 
 TEST(CppApi, a_router_of_hidden_states_routes_like_its_logits) {
