@@ -73,8 +73,10 @@ std::vector<LaunchedRanks::Ending> LaunchedRanks::wait(double seconds) {
   for (Child& child : children_) {
     pollfd output{child.errors.get(), POLLIN, 0};
     char text[4096];
+    bool overdue = false;
     while (true) {
-      if (!fabric::wait_ready({&output, 1}, deadline)) {
+      overdue = !fabric::wait_ready({&output, 1}, deadline);
+      if (overdue) {
         kill(child.process, SIGKILL);
         break;
       }
@@ -82,22 +84,26 @@ std::vector<LaunchedRanks::Ending> LaunchedRanks::wait(double seconds) {
       if (count <= 0) break;
       child.said.append(text, static_cast<std::size_t>(count));
     }
-    endings.push_back(end(child));
+    endings.push_back(end(child, overdue));
   }
   children_.clear();
   return endings;
 }
 
-LaunchedRanks::Ending LaunchedRanks::end(Child& child) {
+LaunchedRanks::Ending LaunchedRanks::end(Child& child, bool overdue) {
   int status = 0;
   waitpid(child.process, &status, 0);
-  if (WIFSIGNALED(status)) {
-    return {child.rank, kFault, fmt::format("rank {} (process {}) was ended by signal {}", child.rank, child.process,
-                                            WTERMSIG(status))};
+  Ending ending{.rank = child.rank, .code = kFault, .reason = {}, .first_hand = !overdue};
+  if (overdue) {
+    ending.reason = fmt::format("rank {} (process {}) went on after the others had ended", child.rank, child.process);
+  } else if (WIFSIGNALED(status)) {
+    ending.reason = fmt::format("rank {} (process {}) was ended by signal {}", child.rank, child.process, WTERMSIG(status));
+  } else {
+    ending.code = static_cast<ExitCode>(WEXITSTATUS(status));
+    ending.first_hand = ending.code == kBadInput || ending.code == kDeviceUnavailable;
+    if (ending.code != kRight) ending.reason = fmt::format("rank {}: {}", child.rank, last_error(child.said));
   }
-  const auto code = static_cast<ExitCode>(WEXITSTATUS(status));
-  if (code == kRight) return {child.rank, kRight, ""};
-  return {child.rank, code, fmt::format("rank {}: {}", child.rank, last_error(child.said))};
+  return ending;
 }
 
 void throw_ending(const LaunchedRanks::Ending& ending) {

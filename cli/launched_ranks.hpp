@@ -24,7 +24,8 @@ class LaunchedRanks {
   struct Ending {
     int rank = 0;
     ExitCode code = kRight;
-    std::string reason;  ///< one sentence, empty when right
+    std::string reason;       ///< one sentence, empty when right
+    bool first_hand = false;  ///< the reason is the rank's own, not what it saw of another one
   };
 
   /// Waits for all, at most `seconds`, ends who is left, and returns how they ended, by rank.
@@ -38,7 +39,7 @@ class LaunchedRanks {
     std::string said;
   };
   void start(const std::vector<std::string>& command_line, const ProcessRank& place);
-  static Ending end(Child& child);
+  static Ending end(Child& child, bool overdue);
 
   std::vector<Child> children_;
 };

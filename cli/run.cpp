@@ -175,8 +175,7 @@ ExitCode with_other_ranks(const Options& options, const Job& job, const Body& bo
     if (!is_second_hand(error)) throw;
   }
   for (const LaunchedRanks::Ending& ending : others.wait(job.group.deadline_seconds + kMeetingSeconds)) {
-    const bool says_more = ending.code == kBadInput || ending.code == kDeviceUnavailable;
-    if (ending.code != kRight && (!error || says_more)) throw_ending(ending);
+    if (ending.code != kRight && (!error || ending.first_hand)) throw_ending(ending);
   }
   if (error) std::rethrow_exception(error);
   return code;

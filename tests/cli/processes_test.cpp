@@ -108,5 +108,25 @@ TEST_F(CliProcessesOnGpus, what_a_rank_cannot_do_is_said_once) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
+TEST_F(CliProcessesOnGpus, a_rank_that_is_killed_is_named) {
+  // Long enough in the comparison, which every rank makes of its own tokens.
+  const Program program(test::words("verify --processes --ranks 2 --tokens 4000 --hidden 2048 --intermediate 768 --experts 8 "
+                                    "--top-k 8"));
+  while (program.errors().find("running the layer: ") == std::string::npos) {
+    ASSERT_EQ(program.errors().find("error"), std::string::npos) << program.errors();
+    usleep(10000);
+  }
+  pid_t rank_1 = 0;
+  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", program.process())) >> rank_1;
+  ASSERT_GT(rank_1, 0);
+  kill(rank_1, SIGKILL);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(outcome.out, "");
+  const std::size_t error = outcome.err.find("flashmoe: error: ");
+  EXPECT_EQ(outcome.err.substr(error),
+            fmt::format("flashmoe: error: rank 1 (process {}) was ended by signal 9\n", rank_1)) << outcome.err;
+}
+
 }  // namespace
 }  // namespace flashmoe

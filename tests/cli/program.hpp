@@ -64,6 +64,11 @@ class Program {
 
   void send(int signal) const { kill(process_, signal); }
 
+  pid_t process() const { return process_; }
+
+  /// What it has printed on standard error so far.
+  std::string errors() const { return text_of(folder_ / "err"); }
+
   Outcome wait() const {
     int status = 0;
     waitpid(process_, &status, 0);
