@@ -10,10 +10,12 @@
 
 namespace flashmoe {
 
-/// Stores one line: up to 15 words from `words`, then the tag.
+/// Stores one line: up to 15 words from `words`, zeros behind them, then the tag.
 /// Memory ordering: the tag is a release store, so whoever matches it sees the data.
 inline void store_line(Line* line, const void* words, std::int64_t num_words, std::uint64_t tag) {
-  std::memcpy(line->data, words, static_cast<std::size_t>(num_words) * sizeof(std::uint64_t));
+  const std::size_t bytes = static_cast<std::size_t>(num_words) * sizeof(std::uint64_t);
+  std::memcpy(line->data, words, bytes);
+  std::memset(reinterpret_cast<char*>(line->data) + bytes, 0, sizeof(line->data) - bytes);
   cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(line->tag).store(tag, cuda::memory_order_release);
 }
 

@@ -137,6 +137,8 @@ class CudaLayer final : public RankLayer {
     }
     const cuda_backend::KernelState before = context_->state(stream_);
     layer_.forward(input, stream_);
+    // A copy that waits in its engine's queue for this kernel would hold up those of the ranks that the kernel waits for.
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     if (staging_ && call.y.num_rows > 0) {
       check(cudaMemcpyAsync(call.y.data, input.y.data, row_bytes(call), cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
     }

@@ -92,15 +92,15 @@ class Fabric {
     const std::int64_t count = num_lines(num_words);
     for (std::int64_t base = 0; base < count; base += 32 / kLineThreads) {
       const std::int64_t line = base + group.index() / kLineThreads;
+      const std::int64_t word = line * Line::kDataWords + 2 * part;
+      const std::uint64_t low = word < num_words ? source[word] : 0;
+      const std::uint64_t high = part == kLineThreads - 1 ? tag : (word + 1 < num_words ? source[word + 1] : 0);
+      __syncwarp();  // together again, so that a line leaves in one instruction
       if (line < count) {
-        const std::int64_t word = line * Line::kDataWords + 2 * part;
-        const std::uint64_t low = word < num_words ? source[word] : 0;
-        const std::uint64_t high = part == kLineThreads - 1 ? tag : (word + 1 < num_words ? source[word + 1] : 0);
         store_16(reinterpret_cast<char*>(lines + line) + part * 16,
                  make_uint4(static_cast<unsigned>(low), static_cast<unsigned>(low >> 32), static_cast<unsigned>(high),
                             static_cast<unsigned>(high >> 32)));
       }
-      __syncwarp();
     }
   }
 
@@ -119,6 +119,7 @@ __device__ inline bool try_load_lines(const WarpGroup& group, const Line* lines,
   for (std::int64_t base = 0; base < count; base += kBatch * (32 / kLineThreads)) {
     uint4 value[kBatch];
     bool arrived = true;
+    __syncwarp();  // a line is read in one instruction
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const std::int64_t line = base + i * (32 / kLineThreads) + group.index() / kLineThreads;

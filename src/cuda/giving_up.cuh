@@ -96,8 +96,9 @@ __device__ inline void finish_epoch(const Call& call) {
 __device__ inline void publish_to_host(std::uint64_t& word, std::uint64_t value) {
   cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(word).store(value, cuda::memory_order_release);
 }
-__device__ inline void publish_failure(Outcome& outcome, const Stall& stall) {
+__device__ inline void publish_failure(Outcome& outcome, const Stall& stall, std::uint64_t deadline_ns) {
   outcome.stall = stall;
+  outcome.deadline_ns = deadline_ns;
   publish_to_host(outcome.failed, 1);
 }
 
@@ -130,7 +131,7 @@ __device__ inline void leave(const KernelArgs& args, const Call& call, const Fab
   for (int peer = group.index(); peer < call.geometry().num_ranks; peer += group.size()) {
     fabric.signal(peer, call.heap.abort(call.rank), 1);
   }
-  if (group.leader()) publish_failure(*args.outcome, state.stall);
+  if (group.leader()) publish_failure(*args.outcome, state.stall, args.deadline_ns);
 }
 
 }  // namespace flashmoe::cuda_backend

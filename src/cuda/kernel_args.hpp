@@ -14,6 +14,7 @@ struct Outcome {
   std::uint64_t finished_epochs;   ///< calls that ended well
   std::uint64_t failed;            ///< 1 once a call gave up; `stall` is valid then
   Stall stall;                     ///< this rank's own record
+  std::uint64_t deadline_ns;       ///< of the call that gave up
 };
 
 /// Device memory that the blocks of one rank share beside the actors' scratch.

@@ -142,7 +142,8 @@ void Layer::status() const {
     if (!all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   cudaStreamDestroy(stream);
-  throw_stall(explain(posted), context_->rank(), context_->options().deadline_seconds, problem_.top_k, problem_.num_experts);
+  const double deadline_seconds = static_cast<double>(outcome.deadline_ns) * 1e-9;
+  throw_stall(explain(posted), context_->rank(), deadline_seconds, problem_.top_k, problem_.num_experts);
 }
 
 }  // namespace flashmoe::cuda_backend

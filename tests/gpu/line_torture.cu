@@ -11,12 +11,14 @@ using namespace cuda_backend;
 constexpr std::uint64_t kMaxPolls = 10'000'000;
 
 __device__ std::uint64_t content(std::uint64_t epoch, int line, int word) {
-  std::uint64_t x = epoch * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(line) * 64 + static_cast<std::uint64_t>(word);
+  std::uint64_t x = epoch * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(line) * 64;
+  x += static_cast<std::uint64_t>(word);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   return x ^ (x >> 27);
 }
 
-/// Blocks 0..num_pairs-1: warps 0-3 write, warps 4-7 read and check; a set is written again once it is checked. The other blocks stream bulk rows to the peer.
+/// Blocks 0..num_pairs-1: warps 0-3 write, warps 4-7 read and check; a set is written again once it is checked. The
+/// other blocks stream bulk rows to the peer.
 __global__ void __launch_bounds__(256) torture(const __grid_constant__ TortureArgs args) {
   const WarpGroup group;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -34,12 +36,13 @@ __global__ void __launch_bounds__(256) torture(const __grid_constant__ TortureAr
   const int lines = kLinesPerBlock / 4;
   const int first = (warp % 4) * lines;
   for (std::uint64_t epoch = 0; epoch < args.num_epochs; ++epoch) {
-    const std::size_t set = (static_cast<std::size_t>(pair) * kSets + epoch % kSets) * kLinesPerBlock;
+    const std::size_t set = (static_cast<std::size_t>(pair) * args.num_sets + epoch % args.num_sets) * kLinesPerBlock;
     const std::uint64_t tag = line_tag(1, epoch);
     if (warp < 4) {
-      // This warp's lines of two epochs ago have been checked.
+      // This warp's lines that were in the set before have been checked.
       std::uint64_t polls = 0;
-      while (epoch >= kSets && observe<Scope::system>(args.own_done + pair * 4 + warp) < epoch - kSets + 1 &&
+      while (epoch >= args.num_sets &&
+             observe<Scope::system>(args.own_done + pair * 4 + warp) < epoch - args.num_sets + 1 &&
              ++polls < kMaxPolls) {
       }
       const int part = group.index() % kLineThreads;

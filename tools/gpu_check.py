@@ -1,0 +1,235 @@
+"""What tools/gpu_check.sh runs once the programs are there; see --help. Exit code 1 when anything failed."""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SANITIZERS = ("memcheck", "racecheck", "synccheck")
+STAGES = ("tests", "random", "sanitizers", "timing")
+WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up, the slowest rank of "
+                 "each call; routing given; rel_l2 of rank 0 on sampled tokens; torch_nccl was measured in the same run")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description="Proves the CUDA backend on the GPUs of this machine.")
+    parser.add_argument("num_gpus", nargs="?", type=int, default=0, help="GPUs to use (default: all)")
+    parser.add_argument("--programs", type=Path, default=ROOT / "build/cuda", help="build folder with tests/gpu/ in it")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench/results", help="where the records go")
+    parser.add_argument("--logs", type=Path, help="where the programs' output goes (default: logs/ of --programs)")
+    parser.add_argument("--name", help="middle part of the records' names (default: <gpus>x<card>)")
+    parser.add_argument("--commit", help="what the programs were built from (default: git's HEAD)")
+    parser.add_argument("--cases", type=int, default=2000, help="random layers")
+    parser.add_argument("--only", default=",".join(STAGES), help="stages, of " + ", ".join(STAGES))
+    arguments = parser.parse_args()
+    arguments.only = arguments.only.split(",")
+    if unknown := set(arguments.only) - set(STAGES):
+        parser.error(f"--only ({', '.join(unknown)}) must be of {', '.join(STAGES)}")
+    return arguments
+
+
+def query(fields, timeout=20):
+    """Rows of nvidia-smi, one a GPU; none without it."""
+    try:
+        text = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+                              capture_output=True, text=True, timeout=timeout, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+
+
+class Clocks:
+    """Samples clocks, temperature and throttle reasons of the GPUs while it is open."""
+
+    FIELDS = ("clocks.sm", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
+
+    def __init__(self, num_gpus):
+        self.num_gpus, self.samples, self.done = num_gpus, [], threading.Event()
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.sample)
+        self.thread.start()
+        return self
+
+    def sample(self):
+        while not self.done.wait(0.5):
+            self.samples += query(self.FIELDS)[: self.num_gpus]
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+
+    def summary(self):
+        def extent(index):
+            values = [float(row[index]) for row in self.samples if re.fullmatch(r"[\d.]+", row[index])]
+            return [min(values), max(values)] if values else None
+
+        return {"samples": len(self.samples), "sm_clock_mhz": extent(0), "temperature_c": extent(1),
+                "power_w": extent(2), "throttle_reasons": sorted({row[3] for row in self.samples})}
+
+
+class Check:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        cards = query(("name", "driver_version"))
+        if not cards:
+            sys.exit("gpu_check needs a GPU and nvidia-smi, this machine shows none")
+        self.num_gpus = arguments.num_gpus or len(cards)
+        if self.num_gpus > len(cards):
+            sys.exit(f"gpu_check was asked for {self.num_gpus} GPUs, this machine has {len(cards)}: ask for fewer")
+        self.card, self.driver = cards[0]
+        self.logs = arguments.logs or arguments.programs / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.programs = arguments.programs.resolve()
+        self.environment = dict(os.environ, FLASHMOE_BUILD_DIR=str(self.programs), OPENBLAS_NUM_THREADS="1",
+                                CUDA_VISIBLE_DEVICES=",".join(str(i) for i in range(self.num_gpus)))
+        self.runs, self.rows, self.clocks = [], [], {}
+        self.failed = False
+
+    def program(self, name):
+        return str(self.programs / "tests/gpu" / f"gpu_{name}")
+
+    def execute(self, name, command, timeout, **environment):
+        """Runs to the end or the time limit. Returns exit code (124: too long), output and seconds."""
+        log = self.logs / f"{name}.log"
+        everything = {**self.environment, **environment}
+        begin = time.monotonic()
+        with log.open("w") as out:
+            try:
+                code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=timeout, env=everything,
+                                      cwd=ROOT / "tests").returncode
+            except subprocess.TimeoutExpired:
+                code = 124
+        return code, log.read_text(errors="replace"), time.monotonic() - begin
+
+    def note(self, run, code, ok):
+        self.failed |= not ok
+        run["exit_code"] = code
+        self.runs.append(run)
+        facts = ", ".join(f"{key} {value}" for key, value in run.items() if key != "command")
+        print(f"{'ok  ' if ok else 'FAIL'} {run['command']}: {facts}", flush=True)
+
+    def gtest(self, label, command, timeout, launcher=(), **environment):
+        """Runs a gtest program: (exit code, its log, what gtest counted)."""
+        report = (self.logs / f"{label}.json").resolve()
+        report.unlink(missing_ok=True)
+        whole = [*launcher, *command, f"--gtest_output=json:{report}"]
+        code, text, seconds = self.execute(label, whole, timeout, **environment)
+        shown = " ".join([*(f"{key}={value}" for key, value in environment.items()), *launcher,
+                          Path(command[0]).name, *command[1:]])
+        run = {"command": shown, "cases": 0, "failures": 0, "skipped": 0, "seconds": round(seconds, 1)}
+        if report.exists():
+            tests = [test for suite in json.loads(report.read_text())["testsuites"] for test in suite["testsuite"]]
+            ran = [test for test in tests if test["status"] == "RUN"]
+            skipped = [test for test in ran if test.get("result") == "SKIPPED"]
+            failed = [f"{test['classname']}.{test['name']}" for test in ran if test.get("failures")]
+            run.update(cases=len(ran) - len(skipped), failures=len(failed), skipped=len(skipped))
+            if failed:
+                run["failed_tests"] = failed
+            launches = {test["kernel_launches"] for test in ran if "kernel_launches" in test}
+            if launches:
+                run["kernel_launches"] = max(int(value) for value in launches)  # of one call
+        return code, text, run
+
+    @staticmethod
+    def add_record(run, text):
+        """Programs print what gtest cannot count as lines of JSON."""
+        for line in text.splitlines():
+            if line.startswith('{"'):
+                run.update(json.loads(line))
+
+    def tests(self):
+        for path in sorted((self.programs / "tests/gpu").glob("gpu_*_test")):
+            name = path.name.removeprefix("gpu_")
+            if name == "random_conformance_test":
+                continue
+            code, text, run = self.gtest(name, [self.program(name)], timeout=240)
+            self.add_record(run, text)
+            self.note(run, code, code in (0, 77))  # 77: all of it was skipped
+
+    def random(self):
+        command = [self.program("random_conformance_test")]
+        cases = str(self.arguments.cases)
+        code, text, run = self.gtest("random_conformance", command, timeout=400, FLASHMOE_CASES=cases)
+        self.add_record(run, text)
+        self.note(run, code, code == 0)
+
+    def sanitizers(self):
+        for tool in SANITIZERS:
+            launcher = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
+            for ranks in (1, 2):
+                # racecheck takes half a minute a dozen; fp16 and fp64 run the code of bf16 and tf32.
+                filters = f"*bf16_{ranks}:*tf32_{ranks}" if tool == "racecheck" else f"*_{ranks}"
+                command = [self.program("small_shapes_test"), f"--gtest_filter={filters}", "--gtest_fail_fast"]
+                code, text, run = self.gtest(f"{tool}-{ranks}", command, timeout=150, launcher=launcher)
+                # memcheck and synccheck: ERROR SUMMARY: 0 errors; racecheck: 0 hazards displayed (0 errors, 0 warnings)
+                found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
+                run["sanitizer_findings"] = int(found.group(1)) if found else None
+                self.note(run, code, code == 0 and run["sanitizer_findings"] == 0)
+
+    def timing(self):
+        baseline = [sys.executable, str(ROOT / "bench/baselines/torch_nccl.py"), str(self.num_gpus)]
+        for name, command in (("layer_timing", [self.program("layer_timing")]), ("torch_nccl", baseline)):
+            with Clocks(self.num_gpus) as clocks:
+                code, text, seconds = self.execute(name, command, timeout=240)
+            self.clocks[name] = clocks.summary()
+            rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+            self.rows += rows
+            # The baseline is a column that may be missing; ours is not.
+            ok = code == 0 or name == "torch_nccl"
+            self.note({"command": name, "rows": len(rows), "seconds": round(seconds, 1)}, code, ok)
+
+    def table(self):
+        """Our rows with the baseline of the same model and tokens beside them."""
+        baselines = {(row["model"], row["tokens_per_rank"]): row for row in self.rows if "baseline" in row}
+        ours = [row for row in self.rows if "baseline" not in row]
+        for row in ours:
+            other = baselines.get((row["model"], row["tokens_per_rank"]))
+            columns = ("p50_us", "p95_us", "rel_l2")
+            row["baselines"] = {"torch_nccl": {key: other[key] for key in columns}} if other else {}
+        return ours
+
+    def record(self, schema, **content):
+        card = re.sub(r"[^a-z0-9]+", "-", self.card.lower().removeprefix("nvidia "))
+        name = self.arguments.name or f"{self.num_gpus}x{card}"
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        commit = self.arguments.commit or head
+        date = datetime.date.today().isoformat()
+        record = {"schema": schema, "date": date, "card": self.card, "gpus": self.num_gpus, "driver": self.driver,
+                  "commit": commit or "unknown", "command": "tools/gpu_check.sh " + " ".join(sys.argv[1:]), **content}
+        self.arguments.output.mkdir(parents=True, exist_ok=True)
+        path = self.arguments.output / f"{schema}-{name}-{date}.json"
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"wrote {path}")
+
+    def run(self):
+        for stage in STAGES:
+            if stage in self.arguments.only:
+                getattr(self, stage)()
+        checks = [run for run in self.runs if "failures" in run]
+        if checks:
+            total = {key: sum(run[key] for run in checks) for key in ("cases", "failures", "skipped")}
+            errors = {dtype: error for run in checks for dtype, error in run.get("max_rel_l2", {}).items()}
+            self.record("conformance", **total, max_rel_l2=errors,
+                        kernel_launches=max((run.get("kernel_launches", 0) for run in checks), default=0),
+                        sanitizer_findings=sum(run.get("sanitizer_findings") or 0 for run in checks), runs=checks)
+        if self.rows:
+            rows = self.table()
+            self.record("bench", what=WHAT_IS_TIMED, clocks=self.clocks, rows=rows)
+            print(f"{'model':15} {'tokens':>6} {'form':8} {'p50 us':>9} {'p95 us':>9} {'torch p50':>9} {'rel_l2':>8}")
+            for row in rows:
+                torch = row["baselines"].get("torch_nccl", {}).get("p50_us", "-")
+                print(f"{row['model']:15} {row['tokens_per_rank']:6} {row['wire_form']:8} {row['p50_us']:9} "
+                      f"{row['p95_us']:9} {torch:>9} {row['rel_l2']:8}")
+        return 1 if self.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(Check(parse_arguments()).run())

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Builds the GPU tests and timings without CMake, for a machine with GPUs, many cores and a CUDA toolkit, but without
+# the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann} and lib/lib{gtest,gmock}.a;
+# OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu, where tools/gpu_check.sh
+# --programs OUTPUT finds them.
+# Usage: tools/gpu_programs.sh DEPENDENCIES OUTPUT [GPU architecture, default 90a]
+set -eu
+dependencies=$(realpath "$1") output=$(realpath -m "$2") architecture=${3:-90a}
+cd "$(dirname "$0")/.."
+objects=$output/objects
+mkdir -p "$objects/flashmoe" "$output/tests/gpu/old_driver"
+
+cuda=$(nvcc --dryrun -x cu -c /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
+version=$(sed -n 's/^project(flashmoe VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+IFS=. read -r major minor patch <<<"$version"
+sed -e "s/@PROJECT_VERSION@/$version/" -e "s/@PROJECT_VERSION_MAJOR@/$major/" -e "s/@PROJECT_VERSION_MINOR@/$minor/" \
+  -e "s/@PROJECT_VERSION_PATCH@/$patch/" cmake/version.hpp.in >"$objects/flashmoe/version.hpp"
+
+includes="-Iinclude -Isrc -Itests -I$objects"
+includes="$includes -isystem $dependencies/include -isystem $cuda/include -isystem $cuda/include/cccl"
+host="g++ -std=c++20 -DFMT_HEADER_ONLY $includes -c"
+target="-gencode arch=compute_$architecture,code=sm_$architecture"
+device="nvcc -std=c++20 -O3 -lineinfo $target --expt-relaxed-constexpr $includes -c"
+commands() {
+  for file in src/cuda/*.cu tests/gpu/*.cu; do echo "$device $file -o $objects/${file//\//.}.o"; done  # slowest first
+  for file in tests/gpu/*_test.cpp bench/gpu/layer_timing.cpp tests/support/main.cpp; do
+    echo "$host -O1 $file -o $objects/${file//\//.}.o"
+  done
+  for file in src/{core,actors,planner,cpu,cuda,fabric,io,api}/*.cpp; do
+    [ "$file" = src/cpu/gemm.cpp ] ||
+      echo "$host -O3 -march=x86-64-v3 -DFLASHMOE_HAS_CUDA $file -o $objects/${file//\//.}.o"
+  done
+  echo "$host -O3 -march=x86-64-v3 -ffast-math tests/support/plain_gemm.cpp -o $objects/plain_gemm.o"
+}
+commands | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
+
+rm -f "$objects/libflashmoe.a"
+find "$objects" -name 'src.*.o' -o -name plain_gemm.o -o -name 'tests.gpu.*.cu.o' ! -name '*_test.cu.o' |
+  xargs ar rcs "$objects/libflashmoe.a"
+link() {  # NAME OBJECT...
+  echo "nvcc $target ${*:2} $objects/libflashmoe.a -L$dependencies/lib -lgmock -lgtest -lpthread -ldl" \
+    "-Xlinker --strip-all -o $output/tests/gpu/gpu_$1"
+}
+{
+  for test in "$objects"/tests.gpu.*_test.*.o; do
+    name=${test##*/tests.gpu.}
+    link "${name%%.*}" "$test" "$objects/tests.support.main.cpp.o"
+  done
+  link layer_timing "$objects/bench.gpu.layer_timing.cpp.o"
+} | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
+gcc -shared -fPIC -Wl,-soname,libcuda.so.1 tests/gpu/old_driver.c -o "$output/tests/gpu/old_driver/libcuda.so.1"
