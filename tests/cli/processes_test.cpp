@@ -110,7 +110,7 @@ TEST_F(CliProcessesOnGpus, what_a_rank_cannot_do_is_said_once) {
 
 TEST_F(CliProcessesOnGpus, a_rank_that_is_killed_is_named) {
   // Long enough in the comparison, which every rank makes of its own tokens.
-  const Program program(test::words("verify --processes --ranks 2 --tokens 4000 --hidden 2048 --intermediate 768 --experts 8 "
+  const Program program(test::words("verify --processes --ranks 2 --tokens 1500 --hidden 2048 --intermediate 768 --experts 8 "
                                     "--top-k 8"));
   while (program.errors().find("running the layer: ") == std::string::npos) {
     ASSERT_EQ(program.errors().find("error"), std::string::npos) << program.errors();
