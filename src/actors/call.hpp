@@ -44,6 +44,7 @@ struct Call {
   std::int64_t num_tokens = 0;
 
   FLASHMOE_HD const Geometry& geometry() const { return heap.geometry; }
+  FLASHMOE_HD int num_planners() const { return flashmoe::num_planners(geometry(), roster); }
   FLASHMOE_HD bool lined() const { return plan.wire_form == WireForm::lined; }
   FLASHMOE_HD bool pre_reduced() const { return plan.result_form == ResultForm::pre_reduced; }
 

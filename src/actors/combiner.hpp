@@ -1,6 +1,7 @@
 // Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
 // 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
-// Combiner i runs beside dispatcher i: it takes every num_dispatchers-th token (counted) or down tile of one (lined).
+// Combiner i runs beside dispatcher i. Counted: each takes the next token that none has taken; others may join late, such
+// as processors without work. Lined: each takes every num_dispatchers-th down tile of a token.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ class Combiner {
   FLASHMOE_HD Combiner(const Call& call, int index) : call_(call), index_(index), next_(index) {}
 
   FLASHMOE_HD Step step(const Group& group) {
-    if (wave_ == call_.own_waves()) return Step::finished;
+    if (finished_) return Step::finished;
     return call_.lined() ? combine_lines(group) : combine_next(group);
   }
 
@@ -34,27 +35,34 @@ class Combiner {
     return Step::idle;
   }
 
-  // ---- counted form: next_ is a token of the wave --------------------------------------------------------------
+  // ---- counted form: next_ is a token of the call ----------------------------------------------------------------
+
+  FLASHMOE_HD std::int64_t claim(const Group& group) const {
+    return group.leader() ? static_cast<std::int64_t>(join(&call_.counters().combine_claims, std::uint64_t{1})) : 0;
+  }
 
   FLASHMOE_HD Step combine_next(const Group& group) {
     const Geometry& g = geometry();
-    if (next_ >= call_.wave_size(wave_)) {
-      ++wave_;
-      next_ = index_;
-      placed_seen_ = false;
-      block_seen_ = -1;
-      return Step::advanced;
+    if (!claimed_) next_ = group.broadcast(claim(group));
+    claimed_ = true;
+    if (next_ >= call_.num_tokens) {
+      finished_ = true;
+      return Step::finished;
     }
+    const std::int64_t wave = next_ / g.wave_tokens;
     const auto ring = static_cast<std::uint64_t>(g.wave_ring);
-    const auto wave = static_cast<std::uint64_t>(wave_);
-    const int slot = static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + wave) % ring);
-    if (!placed_seen_) {
-      const std::uint64_t target = static_cast<std::uint64_t>(call_.roster.num_planners()) * (wave / ring + 1);
+    const int slot =
+        static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave)) % ring);
+    if (wave != wave_seen_) {
+      const std::uint64_t target =
+          static_cast<std::uint64_t>(call_.num_planners()) * (static_cast<std::uint64_t>(wave) / ring + 1);
       const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
       if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
-      placed_seen_ = true;
+      wave_seen_ = wave;
+      block_seen_ = -1;
     }
-    const std::int64_t block = next_ / g.token_block;
+    const std::int64_t token = next_ - call_.wave_begin(wave);
+    const std::int64_t block = token / g.token_block;
     if (block != block_seen_) {
       const std::uint64_t* targets = call_.result_targets(slot, block);
       for (int peer = 0; peer < g.num_ranks; ++peer) {
@@ -65,16 +73,17 @@ class Combiner {
       block_seen_ = block;
     }
     group.sync();
-    combine_token(group, slot, next_);
+    const std::int64_t next = claim(group);  // its answer comes while the token is combined
+    combine_token(group, slot, token, next_);
     group.sync();
     if (group.leader()) join(&call_.counters().combined[slot], std::uint64_t{1});
-    next_ += call_.roster.num_dispatchers;
+    next_ = group.broadcast(next);
     return Step::advanced;
   }
 
-  FLASHMOE_HD void combine_token(const Group& group, int slot, std::int64_t token) {
+  /// `token` counts within its wave, `call_token` within the call.
+  FLASHMOE_HD void combine_token(const Group& group, int slot, std::int64_t token, std::int64_t call_token) {
     const Geometry& g = geometry();
-    const std::int64_t call_token = call_.wave_begin(wave_) + token;
     const std::int32_t* ids = call_.topk_ids + call_token * g.top_k;
     const float* weights = call_.topk_weights + call_token * g.top_k;
     const auto cell = [&](int index) { return call_.heap_at<const void>(call_.heap.result_cell(slot, token, index)); };
@@ -96,7 +105,7 @@ class Combiner {
     const std::int64_t token = next_ / g.num_down_tiles();
     const int down_tile = static_cast<int>(next_ % g.num_down_tiles());
     if (token >= call_.num_tokens) {
-      ++wave_;
+      finished_ = true;
       return Step::finished;
     }
     const std::int32_t* ids = call_.topk_ids + token * g.top_k;
@@ -128,10 +137,11 @@ class Combiner {
 
   const Call& call_;
   int index_;
-  std::int64_t wave_ = 0;
   std::int64_t next_;
-  bool placed_seen_ = false;      ///< the wave's result targets are known
-  std::int64_t block_seen_ = -1;  ///< token block whose results are complete
+  bool claimed_ = false;          ///< counted: next_ is a token of this combiner's
+  bool finished_ = false;
+  std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
+  std::int64_t block_seen_ = -1;  ///< its token block whose results are complete
   Wait wait_;
 };
 

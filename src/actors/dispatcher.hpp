@@ -58,7 +58,7 @@ class Dispatcher {
   FLASHMOE_HD int peer_at(int offset) const { return (call_.rank + offset) % geometry().num_ranks; }
   /// What the planners' per-slot counters read when all have joined for the current wave.
   FLASHMOE_HD std::uint64_t planners_joined() const {
-    return static_cast<std::uint64_t>(call_.roster.num_planners()) * (wave_number() / ring() + 1);
+    return static_cast<std::uint64_t>(call_.num_planners()) * (wave_number() / ring() + 1);
   }
   FLASHMOE_HD const std::int32_t* wave_ids() const {
     return call_.topk_ids + call_.wave_begin(wave_) * geometry().top_k;
@@ -96,7 +96,7 @@ class Dispatcher {
       phase_ = Phase::done;
       return Step::finished;
     }
-    if (index_ >= call_.roster.num_planners()) {
+    if (index_ >= call_.num_planners()) {
       phase_ = Phase::await_plan;
       return Step::advanced;
     }
@@ -116,7 +116,7 @@ class Dispatcher {
     const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
     if (pushed < pushed_before) return waiting(SignalKind::pushed, call_.rank, pushed_before, pushed);
     group.sync();
-    chunk_ = chunk_of(geometry(), call_.wave_size(wave_), call_.roster.num_planners(), index_);
+    chunk_ = chunk_of(geometry(), call_.wave_size(wave_), call_.num_planners(), index_);
     phase_ = Phase::count;
     return Step::advanced;
   }
@@ -167,7 +167,7 @@ class Dispatcher {
     for (int destination = 0; destination < g.num_ranks; ++destination) {
       const std::uint32_t total = set_cursors(group, destination, cursors);
       if (group.leader()) entries[destination] = total;
-      if (destination % call_.roster.num_planners() == index_) write_own_head(group, destination);
+      if (destination % call_.num_planners() == index_) write_own_head(group, destination);
     }
     group.sync();
     rebase_slots(group);
@@ -199,7 +199,7 @@ class Dispatcher {
       const int local_expert = base + group.index();
       const int expert = destination * g.num_local_experts + local_expert;
       const bool valid = local_expert < g.num_local_experts;
-      const std::uint32_t count = valid ? counted_before(call_.roster.num_planners(), g.num_ranks + expert) : 0;
+      const std::uint32_t count = valid ? counted_before(call_.num_planners(), g.num_ranks + expert) : 0;
       const Scan scan = group.scan(count);
       if (valid) cursors[expert] = total + scan.before + counted_before(index_, g.num_ranks + expert);
       total += scan.total;
@@ -209,7 +209,7 @@ class Dispatcher {
 
   FLASHMOE_HD void write_own_head(const Group& group, int destination) {
     const Geometry& g = geometry();
-    const int all = call_.roster.num_planners();
+    const int all = call_.num_planners();
     const std::uint32_t num_slots = destination == call_.rank ? static_cast<std::uint32_t>(call_.wave_size(wave_))
                                                               : counted_before(all, destination);
     write_image_head(

@@ -18,13 +18,14 @@ struct Roster {
   int num_dispatchers = 1;  ///< each with a combiner beside it
   int num_processors = 1;
   bool operator==(const Roster&) const = default;
-
-  /// Dispatchers that plan: each plans a chunk of every wave and sums the counts of all chunks, so few are faster.
-  static constexpr int kMostPlanners = 32;
-  FLASHMOE_HD constexpr int num_planners() const {
-    return num_dispatchers < kMostPlanners ? num_dispatchers : kMostPlanners;
-  }
 };
+
+/// Dispatchers that plan a wave together: each plans whole token blocks, and sums the counts of all the others' chunks.
+FLASHMOE_HD constexpr int num_planners(const Geometry& g, const Roster& roster) {
+  constexpr int kMost = 128;
+  const int useful = g.num_token_blocks() < kMost ? g.num_token_blocks() : kMost;
+  return roster.num_dispatchers < useful ? roster.num_dispatchers : useful;
+}
 
 /// Counters of one epoch. The last actor out clears them; no peer ever touches them.
 struct EpochCounters {
@@ -32,6 +33,7 @@ struct EpochCounters {
   std::uint64_t placed[Limits::wave_ring];    ///< planners that placed it
   std::uint64_t pushed;                       ///< dispatchers that pushed their share of a wave, over all own waves
   std::uint64_t combined[Limits::wave_ring];  ///< tokens combined of the slot's own waves
+  std::uint64_t combine_claims;               ///< tokens that combiners have taken (counted form)
   std::uint64_t landed_version;               ///< times the subscriber made rows available
   std::uint64_t closed_waves;                 ///< waves of which every source's rows have landed; all ones: all
   std::uint64_t total_waves;                  ///< waves of all sources, once every header is known
@@ -65,6 +67,12 @@ struct WaveSlot {
   std::uint64_t retired;      ///< entries whose results are pushed (per_route) or kept (pre_reduced)
   std::uint64_t reduced;      ///< slots reduced (pre_reduced)
 };
+
+/// Slots that reduce task `tile` of the wave covers.
+FLASHMOE_HD inline std::uint32_t reduce_slots(const WaveSlot& wave, std::uint32_t tile) {
+  const std::uint32_t rest = wave.num_slots - tile * kReduceSlots;
+  return rest < kReduceSlots ? rest : kReduceSlots;
+}
 
 /// Slots [first, first + count) of one peer that a dispatcher has filled.
 struct PushedRows {
@@ -158,8 +166,8 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.wave_slots = take(waves, sizeof(WaveSlot));
   layout.arrived_base = take(waves * g.num_slot_blocks(), 8);
   layout.result_targets = take(waves * g.num_token_blocks(), 8);
-  layout.chunk_counts = take(roster.num_planners() * keys, 4);
-  layout.chunk_cursors = take(roster.num_planners() * keys, 4);
+  layout.chunk_counts = take(num_planners(g, roster) * keys, 4);
+  layout.chunk_cursors = take(num_planners(g, roster) * keys, 4);
   layout.slot_map = take(slots * g.num_ranks, 4);
   layout.pushed_rows = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, sizeof(PushedRows));
   layout.own_images = take(g.num_ranks * max_image_words(g), 8);

@@ -1,11 +1,10 @@
-// Processor: takes ready tasks in order, lets the engine do the tile, and passes on what follows from it: the down
-// tasks of an m-block whose last up tile this was, the result counters and retirements of one whose last down tile.
+// Processor: takes ready tasks in order, lets the engine do the tile, and takes care of what follows from it.
 #pragma once
 
 #include <cstdint>
 
 #include "actors/call.hpp"
-#include "actors/signal.hpp"
+#include "actors/completion.hpp"
 #include "actors/step.hpp"
 
 namespace flashmoe {
@@ -20,30 +19,29 @@ template <class Group, class Fabric, class Engine>
 class Processor {
  public:
   FLASHMOE_HD Processor(const Call& call, Fabric fabric, Engine& engine)
-      : call_(call), fabric_(fabric), engine_(engine) {}
+      : call_(call), fabric_(fabric), engine_(engine), completion_(call, fabric) {}
 
   FLASHMOE_HD Step step(const Group& group) {
-    switch (phase_) {
-      case Phase::claim: return claim(group);
-      case Phase::take: return take(group);
-      case Phase::publish: return publish_more(group);
-      case Phase::retire: return retire(group);
-      case Phase::done: return Step::finished;
+    ran_ = false;
+    if (finished_) return Step::finished;
+    if (!completion_.idle()) return complete(group);
+    if (!claimed_) {
+      ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
+      claimed_ = true;
     }
-    return Step::finished;
+    return take(group);
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
 
+  /// The task that the last step ran; null when it did something else.
+  FLASHMOE_HD const Task* ran() const { return ran_ ? &task_ : nullptr; }
+
  private:
-  enum class Phase : std::uint8_t { claim, take, publish, retire, done };
-
-  FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
-
-  FLASHMOE_HD Step claim(const Group& group) {
-    ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
-    phase_ = Phase::take;
-    return take(group);
+  FLASHMOE_HD Step complete(const Group& group) {
+    const Step step = completion_.step(group);
+    if (step == Step::idle) wait_ = completion_.wait();
+    return step;
   }
 
   FLASHMOE_HD Step take(const Group& group) {
@@ -54,166 +52,38 @@ class Processor {
       wait_ = {SignalKind::task, call_.rank, ticket_, 0};
       return Step::idle;
     }
-    task_ = group.broadcast(task);
-    phase_ = Phase::claim;
-    switch (task_.kind) {
-      case TaskKind::up: run_up(group); break;
-      case TaskKind::down: run_down(group); break;
-      case TaskKind::reduce: run_reduce(group); break;
-      case TaskKind::exit: phase_ = Phase::done; return Step::finished;
-    }
+    task = group.broadcast(task);
+    claimed_ = false;
+    finished_ = task.kind == TaskKind::exit;
+    if (finished_) return Step::finished;
+    run(group, task);
+    task_ = task;
+    ran_ = true;
+    completion_.begin(group, task);
     return Step::advanced;
   }
 
-  FLASHMOE_HD Step publish_more(const Group& group) {
-    if (!publication_.advance(group, call_.ready_ring())) {
-      wait_ = {SignalKind::task, call_.rank, 0, 0};
-      return Step::idle;
-    }
-    phase_ = after_publish_;
-    return Step::advanced;
-  }
-
-  FLASHMOE_HD void begin_publication(const Group& group, const Task& first, std::uint32_t count, Phase next) {
-    publication_.begin(group, call_.ready_ring(), first, count);
-    after_publish_ = next;
-    phase_ = Phase::publish;
-  }
-
-  /// True in all threads of the group when this task's add completes the count.
-  template <class T>
-  FLASHMOE_HD static bool completes(const Group& group, T* counter, T amount, T total) {
-    group.sync();
-    bool last = false;
-    if (group.leader()) last = join(counter, amount) + amount == total;
-    return group.broadcast(last);
-  }
-
-  FLASHMOE_HD void run_up(const Group& group) {
-    MBlock& block = call_.m_block(task_.index);
-    engine_.up(group, call_, block, task_.index, static_cast<int>(task_.tile));
-    if (!completes(group, &block.up_done, 1u, static_cast<std::uint32_t>(geometry().num_up_tiles()))) return;
-    begin_publication(group, {.kind = TaskKind::down, .index = task_.index},
-                      static_cast<std::uint32_t>(geometry().num_down_tiles()), Phase::claim);
-  }
-
-  FLASHMOE_HD void run_down(const Group& group) {
-    MBlock& block = call_.m_block(task_.index);
-    engine_.down(group, call_, fabric_, block, task_.index, static_cast<int>(task_.tile));
-    if (!completes(group, &block.down_done, 1u, static_cast<std::uint32_t>(geometry().num_down_tiles()))) return;
-    if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
-    segment_ = 0;
-    phase_ = Phase::retire;
-  }
-
-  /// One add per run of rows that go back to one token block. The down tiles of the block are all pushed.
-  FLASHMOE_HD void signal_results(const Group& group, const MBlock& block) {
-    for (std::uint32_t segment = 0; segment < block.num_segments; ++segment) {
-      const Segment& rows = block.segments[segment];
-      const RouteImage image = call_.image(static_cast<int>(rows.wave_slot));
-      const auto block_of = [&](std::uint32_t row) {
-        return token_block(image.entry(rows.first_entry + row).return_row);
-      };
-      for (std::uint32_t row = static_cast<std::uint32_t>(group.index()); row < rows.count;
-           row += static_cast<std::uint32_t>(group.size())) {
-        const int token_block = block_of(row);
-        if (row > 0 && block_of(row - 1) == token_block) continue;
-        std::uint32_t end = row + 1;
-        while (end < rows.count && block_of(end) == token_block) ++end;
-        fabric_.signal(source_of(rows.wave_slot),
-                       call_.heap.result_count(call_.rank, ring_of(rows.wave_slot), token_block), end - row);
-      }
-    }
-  }
-
-  FLASHMOE_HD int source_of(std::uint32_t wave_slot) const { return static_cast<int>(wave_slot) / geometry().wave_ring; }
-  FLASHMOE_HD int ring_of(std::uint32_t wave_slot) const { return static_cast<int>(wave_slot) % geometry().wave_ring; }
-  FLASHMOE_HD int token_block(std::uint32_t return_row) const {
-    return static_cast<int>(return_row) / geometry().top_k / geometry().token_block;
-  }
-
-  /// Retires the finished block's rows wave by wave, then gives its ring place back.
-  FLASHMOE_HD Step retire(const Group& group) {
-    MBlock& block = call_.m_block(task_.index);
-    if (segment_ == block.num_segments) {
-      group.sync();
-      if (group.leader()) {
-        publish(&block.free, 1u);
-        join(&call_.counters().retired_blocks, std::uint64_t{1});
-      }
-      phase_ = Phase::claim;
-      return Step::advanced;
-    }
-    const Segment& rows = block.segments[segment_++];
-    WaveSlot& wave = call_.wave(static_cast<int>(rows.wave_slot));
-    if (!completes(group, &wave.retired, std::uint64_t{rows.count}, std::uint64_t{wave.num_entries})) {
-      return Step::advanced;
-    }
-    if (call_.pre_reduced()) {
-      const std::uint32_t tasks = (wave.num_slots + kReduceSlots - 1) / kReduceSlots;
-      begin_publication(group, {.kind = TaskKind::reduce, .wave_slot = static_cast<std::uint16_t>(rows.wave_slot)},
-                        tasks, Phase::retire);
+  FLASHMOE_HD void run(const Group& group, const Task& task) {
+    const int tile = static_cast<int>(task.tile);
+    if (task.kind == TaskKind::up) {
+      engine_.up(group, call_, call_.m_block(task.index), task.index, tile);
+    } else if (task.kind == TaskKind::down) {
+      engine_.down(group, call_, fabric_, call_.m_block(task.index), task.index, tile);
     } else {
-      retire_wave(group, rows.wave_slot);
+      const std::uint32_t count = reduce_slots(call_.wave(static_cast<int>(task.wave_slot)), task.tile);
+      engine_.reduce(group, call_, fabric_, task.wave_slot, task.tile * kReduceSlots, count);
     }
-    return Step::advanced;
-  }
-
-  /// All of the wave's results are on their way: its ring slot may be used again.
-  FLASHMOE_HD void retire_wave(const Group& group, std::uint32_t wave_slot) {
-    if (!group.leader()) return;
-    if (!call_.lined()) {
-      fabric_.signal(source_of(wave_slot), call_.heap.consumed(call_.rank, ring_of(wave_slot)), 1);
-    }
-    join(&call_.counters().retired_waves, std::uint64_t{1});
-  }
-
-  FLASHMOE_HD void run_reduce(const Group& group) {
-    const std::uint32_t wave_slot = task_.wave_slot;
-    WaveSlot& wave = call_.wave(static_cast<int>(wave_slot));
-    const std::uint32_t first = task_.tile * kReduceSlots;
-    const std::uint32_t rest = wave.num_slots - first;
-    const std::uint32_t count = rest < kReduceSlots ? rest : kReduceSlots;
-    engine_.reduce(group, call_, fabric_, wave_slot, first, count);
-    if (!completes(group, &wave.reduced, std::uint64_t{count}, std::uint64_t{wave.num_slots})) return;
-    signal_cells(group, wave_slot, wave.num_slots);
-    group.sync();
-    retire_wave(group, wave_slot);
-  }
-
-  /// pre_reduced: one add per token block of the source, of the cells the wave's slots made there.
-  FLASHMOE_HD void signal_cells(const Group& group, std::uint32_t wave_slot, std::uint32_t num_slots) {
-    const RouteImage image = call_.image(static_cast<int>(wave_slot));
-    for (int block = group.index(); block < geometry().num_token_blocks(); block += group.size()) {
-      std::uint32_t cells = 0;
-      for (std::uint32_t slot = 0; slot < num_slots; ++slot) {
-        const std::uint32_t entry = first_entry_of(wave_slot, slot);
-        cells += entry != 0 && token_block(image.entry(entry - 1).return_row) == block ? 1u : 0u;
-      }
-      if (cells > 0) {
-        fabric_.signal(source_of(wave_slot), call_.heap.result_count(call_.rank, ring_of(wave_slot), block), cells);
-      }
-    }
-  }
-
-  /// Entry + 1 of the slot's first route to this rank, or 0.
-  FLASHMOE_HD std::uint32_t first_entry_of(std::uint32_t wave_slot, std::uint32_t slot) const {
-    const std::uint32_t* routes = call_.slot_routes(static_cast<int>(wave_slot), slot);
-    for (int choice = 0; choice < geometry().top_k; ++choice) {
-      if (routes[choice] != 0) return routes[choice];
-    }
-    return 0;
   }
 
   const Call& call_;
   Fabric fabric_;
   Engine& engine_;
-  Phase phase_ = Phase::claim;
-  Phase after_publish_ = Phase::claim;
+  Completion<Group, Fabric> completion_;
   std::uint64_t ticket_ = 0;
-  Task task_;
-  Publication publication_;
-  std::uint32_t segment_ = 0;
+  bool claimed_ = false;
+  bool finished_ = false;
+  bool ran_ = false;
+  Task task_;  // of ran()
   Wait wait_;
 };
 

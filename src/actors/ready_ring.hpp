@@ -71,26 +71,22 @@ class ReadyRing {
 /// only while a processor holds its ticket, and reading a published cell waits for nobody.
 class Publication {
  public:
-  /// `count` tasks like `first`, their tiles counting up from its own.
+  /// Takes the tickets of `count` tasks.
   template <class Group>
-  FLASHMOE_HD void begin(const Group& group, const ReadyRing& ring, const Task& first, std::uint32_t count) {
-    first_ = first;
+  FLASHMOE_HD void begin(const Group& group, const ReadyRing& ring, std::uint64_t count) {
     begin_ = group.broadcast(group.leader() ? ring.reserve(count) : 0);
     next_ = begin_;
     end_ = begin_ + count;
     mine_filled_ = false;
   }
 
-  /// Publishes what fits now; true when all tasks are out.
-  template <class Group>
-  FLASHMOE_HD bool advance(const Group& group, const ReadyRing& ring) {
+  /// Publishes what fits now; true when all tasks are out. task_of(number) is task `number` of the count, the same at
+  /// every call.
+  template <class Group, class TaskOf>
+  FLASHMOE_HD bool advance(const Group& group, const ReadyRing& ring, const TaskOf& task_of) {
     for (; next_ < end_; next_ += static_cast<std::uint64_t>(group.size())) {
       const std::uint64_t ticket = next_ + static_cast<std::uint64_t>(group.index());
-      if (ticket < end_ && !mine_filled_) {
-        Task task = first_;
-        task.tile += static_cast<std::uint32_t>(ticket - begin_);
-        mine_filled_ = ring.try_fill(ticket, task);
-      }
+      if (ticket < end_ && !mine_filled_) mine_filled_ = ring.try_fill(ticket, task_of(ticket - begin_));
       if (!group.all(ticket >= end_ || mine_filled_)) return false;
       mine_filled_ = false;
     }
@@ -98,7 +94,6 @@ class Publication {
   }
 
  private:
-  Task first_;
   std::uint64_t begin_ = 0;
   std::uint64_t next_ = 0;
   std::uint64_t end_ = 0;

@@ -123,7 +123,7 @@ class Subscriber {
     const RouteImage image = call_.image(call_.wave_slot(source, slot));
     if (source == call_.rank) {
       const std::uint64_t target =
-          static_cast<std::uint64_t>(call_.roster.num_planners()) * (wave / static_cast<std::uint64_t>(g.wave_ring) + 1);
+          static_cast<std::uint64_t>(call_.num_planners()) * (wave / static_cast<std::uint64_t>(g.wave_ring) + 1);
       const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
       if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
       group.sync();
@@ -307,7 +307,7 @@ class Subscriber {
     }
     if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
     group.sync();
-    advance_cursors(group, wave_slot, image, landed);
+    advance_cursors(group, wave_slot, image, landed, num_slots);
     if (landed == num_slots && source != call_.rank && !call_.lined()) settle_bases(group, wave_slot, num_slots);
     if (group.leader()) {
       state.slots_landed = landed == num_slots ? 0 : landed;
@@ -328,12 +328,14 @@ class Subscriber {
   }
 
   /// An expert's landed entries are those whose slot has landed; slots ascend inside an expert.
-  FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed) {
+  FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed,
+                                   std::uint32_t num_slots) {
     const std::uint32_t* offsets = call_.expert_offsets(wave_slot);
     for (int expert = group.index(); expert < geometry().num_local_experts; expert += group.size()) {
       const std::uint32_t base = call_.wave_base(wave_slot)[expert];
       std::uint32_t cursor = call_.landed(wave_slot)[expert] - base;
       const std::uint32_t count = offsets[expert + 1] - offsets[expert];
+      if (landed == num_slots) cursor = count;
       while (cursor < count && image.entry(offsets[expert] + cursor).slot < landed) ++cursor;
       publish(&call_.landed(wave_slot)[expert], base + cursor);
     }

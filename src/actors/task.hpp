@@ -41,6 +41,8 @@ struct MBlock {
   std::uint32_t free = 1;        ///< 1 while no task refers to the block; published by its last down task
   std::uint32_t up_done = 0;     ///< up tiles stored
   std::uint32_t down_done = 0;   ///< down tiles pushed
+  std::uint32_t group_offset = 0;  ///< among m-blocks of one expert that were cut together, in ring order
+  std::uint32_t group_size = 1;    ///< how many
   Segment segments[kMaxSegments] = {};
 };
 

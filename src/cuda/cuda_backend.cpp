@@ -240,7 +240,7 @@ class CudaBackend final : public Backend {
 
   std::string engine_name() const override { return "cuda-portable"; }
   EngineTraits engine_traits(const Problem& problem) const override {
-    cuda_backend::kernel_entry(problem.dtype);  // refuses dtypes without a kernel
+    cuda_backend::kernel_entry(cuda_backend::Engine::portable, problem.dtype);  // refuses dtypes without a kernel
     return cuda_backend::engine_traits(problem);
   }
   std::size_t local_bytes(const Geometry& geometry) const override {
@@ -248,7 +248,9 @@ class CudaBackend final : public Backend {
     const int ranks_here = device_ ? 1 : (geometry.num_ranks + num_devices - 1) / num_devices;
     int num_sms = 0;
     check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device_.value_or(0)), "cudaDeviceGetAttribute");
-    return make_local_layout(geometry, cuda_backend::roster_of(std::max(1, num_sms / ranks_here))).total_bytes;
+    // The same for every dtype of an engine.
+    const int service_warps = cuda_backend::kernel_entry(cuda_backend::engine_of(geometry), DType::bf16).service_warps;
+    return make_local_layout(geometry, cuda_backend::roster_of(std::max(1, num_sms / ranks_here), service_warps)).total_bytes;
   }
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry,
                                         std::unique_ptr<fabric::Bootstrap> meeting) const override {

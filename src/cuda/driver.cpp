@@ -9,8 +9,8 @@ namespace flashmoe::cuda_backend {
 
 namespace {
 
-/// All of them are there since CUDA 11, and unchanged.
-constexpr unsigned kVersion = 11000;
+/// All of them are there since CUDA 12.0, and unchanged.
+constexpr unsigned kVersion = 12000;
 
 template <class Function>
 void find(Function& function, const char* name) {
@@ -38,6 +38,7 @@ Driver load() {
   find(driver.mem_unmap, "cuMemUnmap");
   find(driver.mem_set_access, "cuMemSetAccess");
   find(driver.device_get_attribute, "cuDeviceGetAttribute");
+  find(driver.tensor_map_encode_tiled, "cuTensorMapEncodeTiled");
   return driver;
 }
 

@@ -5,7 +5,7 @@
 
 namespace flashmoe::cuda_backend {
 
-/// The virtual memory management of the driver; see its manual.
+/// The virtual memory management and the tensor maps of the driver; see its manual.
 struct Driver {
   decltype(&cuGetErrorString) get_error_string;
   decltype(&cuMemGetAllocationGranularity) mem_get_allocation_granularity;
@@ -19,6 +19,7 @@ struct Driver {
   decltype(&cuMemUnmap) mem_unmap;
   decltype(&cuMemSetAccess) mem_set_access;
   decltype(&cuDeviceGetAttribute) device_get_attribute;
+  decltype(&cuTensorMapEncodeTiled) tensor_map_encode_tiled;
 };
 
 /// Throws CudaError when the driver lacks one of them, or there is no driver.

@@ -75,11 +75,12 @@ class Fabric {
   __device__ void count_row(int peer, std::int64_t bytes) const {
     if (peer != rank_) count_payload(bytes);
   }
-
- private:
+  /// Bytes that such an engine stores to other ranks.
   __device__ void count_payload(std::int64_t bytes) const {
     atomicAdd(&traffic_->payload_bytes, static_cast<unsigned long long>(bytes));
   }
+
+ private:
   __device__ void count_overhead(std::int64_t bytes) const {
     atomicAdd(&traffic_->overhead_bytes, static_cast<unsigned long long>(bytes));
   }

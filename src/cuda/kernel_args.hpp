@@ -36,14 +36,14 @@ struct KernelArgs {
   Outcome* outcome = nullptr;                    ///< pinned host memory
 };
 
-/// Warps of a block: processors first, then the warps that dispatch, combine, subscribe and schedule.
+/// Warps of a portable block: processors first, then the warps that dispatch, combine, subscribe and schedule.
 inline constexpr int kProcessorWarps = 8;
 inline constexpr int kServiceWarps = 4;
 inline constexpr int kBlockThreads = (kProcessorWarps + kServiceWarps) * 32;
 
 /// Actors a launch of `num_blocks` blocks runs: block 0 gives two service warps to the subscriber and the scheduler.
-constexpr Roster roster_of(int num_blocks) {
-  return {.num_dispatchers = kServiceWarps * num_blocks - 2, .num_processors = num_blocks};
+constexpr Roster roster_of(int num_blocks, int service_warps) {
+  return {.num_dispatchers = service_warps * num_blocks - 2, .num_processors = num_blocks};
 }
 
 }  // namespace flashmoe::cuda_backend

@@ -1,16 +1,55 @@
 #include "cuda/kernel_table.hpp"
 
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "core/arena.hpp"
+#include "cuda/hopper/tile_shape.hpp"
 #include "cuda/tile_shape.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe::cuda_backend {
 
-KernelEntry kernel_entry(DType dtype) {
+namespace {
+
+/// True when every GPU of this machine is of compute capability 9.0, and there is one.
+bool all_hopper() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  for (int device = 0; device < count; ++device) {
+    int major = 0;
+    int minor = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (major != 9 || minor != 0) return false;
+  }
+  return count > 0;
+}
+
+bool has_hopper_kernel(DType dtype) { return dtype == DType::bf16 || dtype == DType::fp16; }
+
+/// M-blocks of the intermediate ring: what fits `ring_bytes`, but enough for processors to find tasks while the down tiles
+/// of others run.
+int ring_blocks(const Problem& problem, const TileShape& tile, std::int64_t ring_bytes) {
+  constexpr int kTasksInFlight = 4 * 132;
+  const std::int64_t block_bytes =
+      std::int64_t{tile.rows} * problem.intermediate * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
+  const std::int64_t tiles = std::min(ceil_div(problem.intermediate, tile.up_columns), ceil_div(problem.hidden, tile.down_columns));
+  return static_cast<int>(std::clamp<std::int64_t>(std::max(ring_bytes / block_bytes, ceil_div(kTasksInFlight, tiles)), 32, 512));
+}
+
+}  // namespace
+
+KernelEntry kernel_entry(Engine engine, DType dtype) {
+  const bool hopper = engine == Engine::hopper;
   switch (dtype) {
-    case DType::bf16: return kernel_entry_bf16();
-    case DType::fp16: return kernel_entry_fp16();
+    case DType::bf16: return hopper ? kernel_entry_hopper_bf16() : kernel_entry_bf16();
+    case DType::fp16: return hopper ? kernel_entry_hopper_fp16() : kernel_entry_fp16();
     case DType::tf32: return kernel_entry_tf32();
     case DType::fp64: return kernel_entry_fp64();
     case DType::fp32: break;
@@ -18,14 +57,25 @@ KernelEntry kernel_entry(DType dtype) {
   throw InvalidArgument("dtype fp32 runs on the cpu backend only: use tf32, which keeps fp32 storage, or backend cpu");
 }
 
-EngineTraits engine_traits(const Problem& problem) {
-  constexpr std::int64_t kRingBytes = 16 << 20;
-  const std::int64_t block_bytes =
-      std::int64_t{kTileRows} * problem.intermediate * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
-  return {.tile = {.rows = kTileRows,
-                   .up_columns = problem.gated ? kTileColumns / 2 : kTileColumns,
-                   .down_columns = kTileColumns},
-          .num_m_blocks = static_cast<int>(std::clamp<std::int64_t>(kRingBytes / block_bytes, 32, 512))};
+Engine choose_engine(DType dtype, Engine wanted) {
+  if (wanted == Engine::portable || (wanted == Engine::automatic && !has_hopper_kernel(dtype))) return Engine::portable;
+  const bool runs = has_hopper_kernel(dtype) && all_hopper();
+  if (wanted == Engine::hopper && !runs) {
+    throw InvalidArgument(fmt::format("engine hopper needs bf16 or fp16 and GPUs of compute capability 9.0, got dtype {} on "
+                                      "this machine's GPUs: use engine auto",
+                                      to_string(dtype)));
+  }
+  return wanted == Engine::hopper ? Engine::hopper : Engine::portable;
+}
+
+EngineTraits engine_traits(const Problem& problem, Engine wanted) {
+  const bool hopper = choose_engine(problem.dtype, wanted) == Engine::hopper;
+  const TileShape tile = hopper ? hopper::tile_shape(problem.gated) : tile_shape(problem.gated);
+  return {.tile = tile, .num_m_blocks = ring_blocks(problem, tile, hopper ? 32 << 20 : 16 << 20)};
+}
+
+Engine engine_of(const Geometry& geometry) {
+  return geometry.tile.rows == hopper::kTileRows ? Engine::hopper : Engine::portable;
 }
 
 }  // namespace flashmoe::cuda_backend

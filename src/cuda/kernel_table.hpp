@@ -1,28 +1,52 @@
-// The kernels by dtype, for host code that g++ compiles. Each kernel is compiled in a file of its own.
+// The kernels by engine and dtype, for host code that g++ compiles. Each kernel is compiled in a file of its own.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string_view>
 
+#include "core/geometry.hpp"
 #include "flashmoe/types.hpp"
 #include "planner/plan.hpp"
 
 namespace flashmoe::cuda_backend {
 
-/// The kernel of a dtype and the dynamic shared memory of its blocks.
+/// Who multiplies. portable: mma.sync, compute capability 8.0 and later. hopper: wgmma, compute capability 9.0 alone, bf16
+/// and fp16.
+enum class Engine : std::uint8_t { automatic, portable, hopper };
+
+constexpr std::string_view to_string(Engine engine) {
+  constexpr std::string_view names[] = {"automatic", "portable", "hopper"};
+  return names[static_cast<int>(engine)];
+}
+
+/// What a launch needs to know of a kernel.
 struct KernelEntry {
   const void* function;
-  std::size_t shared_bytes;
+  std::size_t shared_bytes;  ///< dynamic, of a block
+  int threads;               ///< of a block
+  int service_warps;         ///< of a block; see roster_of()
+  int fewest_blocks;         ///< of a launch
 };
 
 KernelEntry kernel_entry_bf16();
 KernelEntry kernel_entry_fp16();
 KernelEntry kernel_entry_tf32();
 KernelEntry kernel_entry_fp64();
+KernelEntry kernel_entry_hopper_bf16();
+KernelEntry kernel_entry_hopper_fp16();
 
-/// Throws InvalidArgument for fp32, which has no kernel.
-KernelEntry kernel_entry(DType dtype);
+/// The kernel of an engine, not automatic, and a dtype. Throws InvalidArgument for fp32, which has no kernel.
+KernelEntry kernel_entry(Engine engine, DType dtype);
 
-/// The portable engine's tile for a problem, and the m-blocks its intermediate ring keeps in L2.
-EngineTraits engine_traits(const Problem& problem);
+/// The engine that runs a problem on this machine's GPUs: `wanted`, or what automatic chooses. Throws InvalidArgument when
+/// hopper is wanted and cannot run.
+Engine choose_engine(DType dtype, Engine wanted = Engine::automatic);
+
+/// An engine's tile for a problem, and the m-blocks its intermediate ring keeps in L2.
+EngineTraits engine_traits(const Problem& problem, Engine wanted = Engine::automatic);
+
+/// The engine that a geometry was planned for: tiles differ.
+Engine engine_of(const Geometry& geometry);
 
 }  // namespace flashmoe::cuda_backend

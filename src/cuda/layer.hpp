@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cuda/device_heap.hpp"
+#include "cuda/hopper/tensor_maps.hpp"
 #include "cuda/kernel_args.hpp"
+#include "cuda/kernel_table.hpp"
 #include "cuda/memory.hpp"
 #include "flashmoe/problem.hpp"
 #include "flashmoe/views.hpp"
@@ -19,7 +21,7 @@
 namespace flashmoe::cuda_backend {
 
 struct LaunchOptions {
-  int num_blocks = 0;              ///< blocks of one rank; 0: its share of the GPU's multiprocessors
+  int num_blocks = 0;              ///< blocks of one rank, or the engine's least; 0: its share of the multiprocessors
   double deadline_seconds = 30.0;
   int flush_after_idle_steps = 2000;
 };
@@ -35,6 +37,9 @@ class RankContext {
   int device() const { return heap_->device(rank_); }
   const LaunchOptions& options() const { return options_; }
   int num_blocks() const { return num_blocks_; }
+  /// Of the engine the heap's geometry was planned for.
+  const KernelEntry& kernel() const { return kernel_; }
+  const void* intermediate() const { return local_.as<char>() + local_layout_.intermediate; }
   std::size_t local_bytes() const { return local_layout_.total_bytes; }
   KernelArgs make_args() const;
   Outcome& outcome() const { return *outcome_.get(); }
@@ -49,6 +54,7 @@ class RankContext {
   std::shared_ptr<DeviceHeap> heap_;
   int rank_;
   LaunchOptions options_;
+  KernelEntry kernel_{};
   int num_blocks_ = 0;
   LocalLayout local_layout_;
   DeviceMemory local_;
@@ -88,6 +94,7 @@ class Layer {
   Problem problem_;
   WeightsView weights_;
   std::uint64_t layer_id_;
+  hopper::TensorMaps maps_{};  ///< Hopper engine
 };
 
 }  // namespace flashmoe::cuda_backend

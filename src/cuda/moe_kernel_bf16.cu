@@ -4,7 +4,11 @@
 namespace flashmoe::cuda_backend {
 
 KernelEntry kernel_entry_bf16() {
-  return {reinterpret_cast<const void*>(&moe_kernel<DType::bf16>), sizeof(BlockMemory)};
+  return {.function = reinterpret_cast<const void*>(&moe_kernel<DType::bf16>),
+          .shared_bytes = sizeof(BlockMemory),
+          .threads = kBlockThreads,
+          .service_warps = kServiceWarps,
+          .fewest_blocks = 1};
 }
 
 }  // namespace flashmoe::cuda_backend

@@ -11,6 +11,7 @@
 #include "cuda/fabric.cuh"
 #include "cuda/groups.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/reduce.cuh"
 #include "cuda/tile_shape.hpp"
 #include "flashmoe/views.hpp"
 
@@ -86,7 +87,7 @@ class TileEngine {
   __device__ void reduce(const ProcessorGroup&, const Call& call, const Fabric& fabric, std::uint32_t wave_slot,
                          std::uint32_t first_slot, std::uint32_t num_slots) {
     const auto slot = static_cast<std::uint32_t>(threadIdx.x / 32);
-    if (slot < num_slots) reduce_slot(call, fabric, wave_slot, first_slot + slot);
+    if (slot < num_slots) reduce_slot<dtype>(call, fabric, wave_slot, first_slot + slot);
   }
 
  private:
@@ -332,41 +333,6 @@ class TileEngine {
                        values, bytes);
       }
     }
-  }
-
-  __device__ static void reduce_slot(const Call& call, const Fabric& fabric, std::uint32_t wave_slot,
-                                     std::uint32_t slot) {
-    constexpr int kElements = Packet<dtype>::kElements;
-    const Geometry& g = call.geometry();
-    const RouteImage image = call.image(static_cast<int>(wave_slot));
-    const std::uint32_t* routes = call.slot_routes(static_cast<int>(wave_slot), slot);
-    std::int64_t token = -1;
-    for (int choice = 0; choice < g.top_k && token < 0; ++choice) {
-      if (routes[choice] != 0) token = image.entry(routes[choice] - 1).return_row / static_cast<std::uint32_t>(g.top_k);
-    }
-    if (token < 0) return;
-    const int source = static_cast<int>(wave_slot) / g.wave_ring;
-    const int ring_slot = static_cast<int>(wave_slot) % g.wave_ring;
-    auto* cell = reinterpret_cast<Stored*>(fabric.address(source, call.heap.result_cell(ring_slot, token, call.rank)));
-    for (int column = lane() * kElements; column < g.hidden; column += 32 * kElements) {
-      Accumulator sum[kElements] = {};
-      for (int choice = 0; choice < g.top_k; ++choice) {
-        if (routes[choice] == 0) continue;
-        const std::uint32_t entry = routes[choice] - 1;
-        const Accumulator weight =
-            call.math.weight_on_input ? Accumulator{1}
-                                      : static_cast<Accumulator>(image.weights(image.num_entries())[entry]);
-        const auto* values =
-            reinterpret_cast<const Accumulator*>(call.partial_row(static_cast<int>(wave_slot), entry)) + column;
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) sum[i] += weight * values[i];
-      }
-      Packet<dtype> packet;
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) packet.elements[i] = Element<dtype>::round(sum[i]);
-      *reinterpret_cast<uint4*>(cell + column) = packet.bits;
-    }
-    if (lane() == 0) fabric.count_row(source, g.row_bytes());
   }
 
   TileMemory& memory_;

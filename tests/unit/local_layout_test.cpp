@@ -75,7 +75,7 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   const LocalLayout& l = call.local_layout;
   const int waves = g.num_ranks * g.wave_ring;
   const int ranks = g.num_ranks;
-  const int planners = roster.num_planners();
+  const int planners = num_planners(g, roster);
   const int slots = g.slot_tokens();
   const auto keys = std::int64_t{ranks} + g.num_experts();
 

@@ -58,11 +58,14 @@ TEST(ReadyRing, tickets_may_be_filled_and_taken_out_of_order) {
 TEST(Publication, goes_on_where_a_full_ring_stopped_it) {
   Ring ring(2);
   Publication publication;
-  publication.begin(SoloGroup{}, ring.view, {.kind = TaskKind::down, .index = 7, .tile = 100}, 5);
+  publication.begin(SoloGroup{}, ring.view, 5);
+  const auto task_of = [](std::uint64_t number) {
+    return Task{.kind = TaskKind::down, .index = 7, .tile = 100 + static_cast<std::uint32_t>(number)};
+  };
   std::vector<std::uint32_t> tiles;
   bool done = false;
   for (int turn = 0; turn < 5; ++turn) {
-    done = publication.advance(SoloGroup{}, ring.view);
+    done = publication.advance(SoloGroup{}, ring.view, task_of);
     Task task;
     ASSERT_TRUE(ring.view.try_take(ring.view.claim(), task));
     EXPECT_EQ(task.index, 7u);
@@ -86,8 +89,11 @@ TEST(ReadyRing, gives_each_task_to_one_of_many_threads_with_what_was_written_bef
           const std::uint32_t index = publisher * kTasksEach + first;
           for (std::uint32_t i = 0; i < kBatch; ++i) payload[index + i] = static_cast<int>(index + i) + 1;
           Publication publication;
-          publication.begin(SoloGroup{}, ring.view, {.index = index}, kBatch);
-          while (!publication.advance(SoloGroup{}, ring.view)) std::this_thread::yield();
+          publication.begin(SoloGroup{}, ring.view, kBatch);
+          const auto task_of = [index](std::uint64_t number) {
+            return Task{.index = index, .tile = static_cast<std::uint32_t>(number)};
+          };
+          while (!publication.advance(SoloGroup{}, ring.view, task_of)) std::this_thread::yield();
         }
       });
     }

@@ -1,0 +1,80 @@
+// What the roles of a Hopper block share: operand stages, task slots, and the barriers between them.
+//
+//   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
+//   foreman <--done---- loaders, consumers
+//                       loaders <--empty-- consumers
+// A task in a slot waits for nothing outside the block: its rows have landed, its place is granted. So waits on these
+// barriers need no deadline; the foreman alone waits for other blocks and ranks, and ends the others with an exit task.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/task.hpp"
+#include "cuda/fabric.cuh"
+#include "cuda/hopper/ptx.cuh"
+#include "cuda/hopper/tile_shape.hpp"
+
+namespace flashmoe::cuda_backend::hopper {
+
+inline constexpr int kStageRowBytes = kStageElements * 2;
+inline constexpr int kStageTokenBytes = kTileRows * kStageRowBytes;
+inline constexpr int kStageWeightBytes = kTileColumns * kStageRowBytes;
+inline constexpr int kStageBytes = kStageTokenBytes + kStageWeightBytes;
+
+/// Staging area of one consumer warp: 16 rows of 64 columns, or 4 rows of a whole tile.
+inline constexpr int kStagingBytes = 2048;
+
+/// One task, with what its rows are.
+struct TaskSlot {
+  std::uint64_t rows[kTileRows];  ///< up: where each token row is. down: where each result goes; see Foreman
+  float weights[kTileRows];       ///< up, weight_on_input: routing weights
+  Task task;
+  std::uint32_t num_rows;         ///< reduce: number of slots
+  std::uint32_t local_expert;
+};
+inline constexpr int kTaskSlots = 4;
+
+struct BlockMemory {
+  alignas(1024) char stages[kStages][kStageBytes];  // token rows, then weight rows
+  alignas(128) char staging[kConsumerWarps][kStagingBytes];
+  alignas(16) TaskSlot slots[kTaskSlots];
+  alignas(16) Call call;
+  Traffic traffic;
+  Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
+  Barrier empty[kStages];      ///< every consumer warp
+  Barrier filled[kTaskSlots];  ///< the foreman
+  Barrier done[kTaskSlots];    ///< every loader warp and every consumer warp
+  std::uint32_t num_started;   ///< tasks the loaders have begun; read without order, as a hint
+
+  __device__ void init_barriers() {
+    for (Barrier& barrier : full) barrier.init(1 + kLoaderWarps * 32);
+    for (Barrier& barrier : empty) barrier.init(kConsumerWarps);
+    for (Barrier& barrier : filled) barrier.init(1);
+    for (Barrier& barrier : done) barrier.init(kLoaderWarps + kConsumerWarps);
+    num_started = 0;
+    fence_barrier_init();
+  }
+};
+static_assert(sizeof(BlockMemory) <= 227 * 1024);
+
+/// Position in a ring of `size` barriers, and the parity of its current phase.
+template <int size>
+struct RingPosition {
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++index == size) {
+      index = 0;
+      parity ^= 1u;
+    }
+  }
+};
+
+/// Steps of k of a task.
+__device__ inline int num_steps(const Call& call, const Task& task) {
+  const int k = task.kind == TaskKind::up ? call.geometry().hidden : call.geometry().intermediate;
+  return (k + kStageElements - 1) / kStageElements;
+}
+
+}  // namespace flashmoe::cuda_backend::hopper

@@ -1,0 +1,224 @@
+// Epilogue: what a consumer warp does with its 16 rows x 256 columns of a finished product: activation in registers, then
+// through the warp's staging area to the intermediate, or to where each result goes.
+#pragma once
+
+#include <cstdint>
+
+#include "core/activation.hpp"
+#include "cuda/element.cuh"
+#include "cuda/fabric.cuh"
+#include "cuda/groups.cuh"
+#include "cuda/hopper/block.cuh"
+#include "cuda/hopper/foreman.cuh"
+#include "cuda/hopper/wgmma.cuh"
+#include "flashmoe/views.hpp"
+
+namespace flashmoe::cuda_backend::hopper {
+
+template <DType dtype>
+class Epilogue {
+ public:
+  /// `staging`: this warp's. `first_row`: of the tile, the first of the warp's 16.
+  __device__ Epilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, char* staging, int first_row)
+      : call_(call), fabric_(fabric), weights_(weights), staging_(staging), first_row_(first_row),
+        lane_(static_cast<int>(threadIdx.x % 32)) {}
+
+  __device__ void store_up(const TaskSlot& slot, Accumulators& d) const {
+    const Geometry& g = call_.geometry();
+    const int first = static_cast<int>(slot.task.tile) * g.tile.up_columns;
+    if (call_.math.weight_on_input) weigh(slot, d);
+    if (call_.math.up_bias) {
+      const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * (call_.math.gated ? 2 : 1) * g.intermediate;
+      if (call_.math.gated) {
+        add_bias<0, kGroups / 2>(d, bias, first, g.intermediate);
+        add_bias<kGroups / 2, kGroups>(d, bias + g.intermediate, first - kTileColumns / 2, g.intermediate);
+      } else {
+        add_bias<0, kGroups>(d, bias, first, g.intermediate);
+      }
+    }
+    activate_all(d);
+    const std::int64_t row_bytes = std::int64_t{g.intermediate} * 2;
+    char* const rows = call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
+    const auto row_of = [&](int row) { return rows + row * row_bytes; };
+    const int columns = g.intermediate - first;
+    store_half<0>(slot, d, row_of, columns);
+    if (!call_.math.gated) store_half<kGroups / 2>(slot, d, row_of, columns);
+  }
+
+  __device__ void store_down(const TaskSlot& slot, Accumulators& d) const {
+    const Geometry& g = call_.geometry();
+    const int first = static_cast<int>(slot.task.tile) * kTileColumns;
+    if (call_.math.down_bias) {
+      add_bias<0, kGroups>(d, weights_.down_bias + std::int64_t{slot.local_expert} * g.hidden, first, g.hidden);
+    }
+    if (call_.pre_reduced()) {
+      keep_partials(slot, d, first);
+    } else if (call_.lined()) {
+      push_lines(slot, d, g.hidden - first);
+    } else {
+      const auto row_of = [&](int row) {
+        return reinterpret_cast<char*>(slot.rows[first_row_ + row]) + std::int64_t{first} * 2;
+      };
+      store_half<0>(slot, d, row_of, g.hidden - first);
+      store_half<kGroups / 2>(slot, d, row_of, g.hidden - first);
+    }
+  }
+
+ private:
+  using Stored = typename Element<dtype>::Stored;
+  static constexpr int kGroups = kTileColumns / 8;  ///< of 8 columns; four accumulators each
+  static constexpr int kChunkGroups = 8;            ///< that fill the staging area: 128 bytes of each row
+
+  /// Row (of the warp's 16) of the first accumulator of a group, and column of the group; see Accumulators.
+  __device__ int row() const { return lane_ / 4; }
+  __device__ int column() const { return lane_ % 4 * 2; }
+  __device__ bool exists(const TaskSlot& slot, int row) const {
+    return first_row_ + row < static_cast<int>(slot.num_rows);
+  }
+
+  __device__ void weigh(const TaskSlot& slot, Accumulators& d) const {
+    const float low = slot.weights[first_row_ + row()];
+    const float high = slot.weights[first_row_ + row() + 8];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      d[4 * group] *= low;
+      d[4 * group + 1] *= low;
+      d[4 * group + 2] *= high;
+      d[4 * group + 3] *= high;
+    }
+  }
+
+  /// bias[first + column] to the columns of groups [begin, end); columns from `limit` on have none.
+  template <int begin, int end>
+  __device__ void add_bias(Accumulators& d, const float* bias, int first, int limit) const {
+#pragma unroll
+    for (int group = begin; group < end; ++group) {
+      const int at = first + group * 8 + column();
+      if (at >= limit) continue;
+      const float low = bias[at];
+      const float high = bias[at + 1];
+      d[4 * group] += low;
+      d[4 * group + 1] += high;
+      d[4 * group + 2] += low;
+      d[4 * group + 3] += high;
+    }
+  }
+
+  /// The switch is outside the loop: accumulators have no addresses, so the loop is unrolled in each case.
+  __device__ void activate_all(Accumulators& d) const {
+    switch (call_.math.activation) {
+      case Activation::silu: return activate<Activation::silu>(d);
+      case Activation::gelu_erf: return activate<Activation::gelu_erf>(d);
+      case Activation::gelu_tanh: return activate<Activation::gelu_tanh>(d);
+      case Activation::relu: return activate<Activation::relu>(d);
+      case Activation::relu_squared: return activate<Activation::relu_squared>(d);
+      case Activation::identity: return activate<Activation::identity>(d);
+      case Activation::swiglu_clamped: return activate<Activation::swiglu_clamped>(d);
+    }
+  }
+
+  /// Gated, the tile's first half is gate columns, the second the up columns of the same units, in the same thread.
+  template <Activation activation>
+  __device__ void activate(Accumulators& d) const {
+    if (call_.math.gated) {
+      const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
+      const auto limit = static_cast<float>(call_.math.swiglu_limit);
+#pragma unroll
+      for (int i = 0; i < 2 * kGroups; ++i) d[i] = gate_up(activation, d[i], d[2 * kGroups + i], alpha, limit);
+    } else if constexpr (activation != Activation::swiglu_clamped) {
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; ++i) d[i] = flashmoe::activate(activation, d[i]);
+    }
+  }
+
+  __device__ static std::uint32_t round_pair(float low, float high) {
+    struct alignas(4) Pair {
+      Stored low, high;
+    } const pair{Element<dtype>::round(low), Element<dtype>::round(high)};
+    std::uint32_t bits;
+    memcpy(&bits, &pair, sizeof(bits));
+    return bits;
+  }
+
+  /// 128 columns from group `first_group` on, 64 at a time, to row_of(row) in 16-byte stores; the tile has `columns`.
+  template <int first_group, class RowOf>
+  __device__ void store_half(const TaskSlot& slot, const Accumulators& d, const RowOf& row_of, int columns) const {
+    const std::uint32_t staging = shared_address(staging_);
+    const int matrix_row = lane_ % 16;
+    const int chunk = lane_ % 8;
+#pragma unroll
+    for (int base = first_group; base < first_group + kGroups / 2; base += kChunkGroups) {
+#pragma unroll
+      for (int pair = 0; pair < kChunkGroups; pair += 2) {
+        const int at = 4 * (base + pair);
+        store_matrices(staging + static_cast<std::uint32_t>(matrix_row * 128 + (((pair + lane_ / 16) ^ (matrix_row % 8)) << 4)),
+                       round_pair(d[at], d[at + 1]), round_pair(d[at + 2], d[at + 3]), round_pair(d[at + 4], d[at + 5]),
+                       round_pair(d[at + 6], d[at + 7]));
+      }
+      __syncwarp();
+#pragma unroll
+      for (int first = 0; first < 16; first += 4) {
+        const int row = first + lane_ / 8;
+        if (exists(slot, row) && base * 8 + chunk * 8 < columns) {
+          *reinterpret_cast<uint4*>(row_of(row) + base * 16 + chunk * 16) =
+              *reinterpret_cast<const uint4*>(staging_ + row * 128 + ((chunk ^ (row % 8)) << 4));
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ void keep_partials(const TaskSlot& slot, const Accumulators& d, int first) const {
+    const int columns = call_.geometry().hidden - first;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!exists(slot, row() + 8 * half)) continue;
+      auto* target = reinterpret_cast<float*>(slot.rows[first_row_ + row() + 8 * half]) + first + column();
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        if (group * 8 < columns) {
+          *reinterpret_cast<float2*>(target + group * 8) = make_float2(d[4 * group + 2 * half], d[4 * group + 2 * half + 1]);
+        }
+      }
+    }
+  }
+
+  /// Lines want whole rows: the staging area takes four at a time, rows r, r + 1, r + 8, r + 9 of the warp's.
+  __device__ void push_lines(const TaskSlot& slot, const Accumulators& d, int columns) const {
+    constexpr int kRowBytes = kTileColumns * 2;
+    static_assert(kStagingBytes == 4 * kRowBytes);
+    const WarpGroup warp;
+    const int valid = columns < kTileColumns ? columns : kTileColumns;
+#pragma unroll 1
+    for (int first = 0; first < 8; first += 2) {
+      if (row() / 2 * 2 == first) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          auto* target = reinterpret_cast<std::uint32_t*>(staging_ + (row() % 2 + 2 * half) * kRowBytes) + lane_ % 4;
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            target[4 * group] = round_pair(d[4 * group + 2 * half], d[4 * group + 2 * half + 1]);
+          }
+        }
+      }
+      __syncwarp();
+      for (int staged = 0; staged < 4; ++staged) {
+        const int row = first + staged % 2 + staged / 2 * 8;
+        if (!exists(slot, row)) continue;
+        const std::uint64_t place = slot.rows[first_row_ + row];
+        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place), staging_ + staged * kRowBytes, valid / 4,
+                              line_tag(call_.generation, call_.epoch));
+      }
+      __syncwarp();
+    }
+  }
+
+  const Call& call_;
+  const Fabric& fabric_;
+  const WeightsView& weights_;
+  char* staging_;
+  int first_row_;
+  int lane_;
+};
+
+}  // namespace flashmoe::cuda_backend::hopper

@@ -1,0 +1,182 @@
+// Foreman: the processor of a Hopper block as far as other blocks see it. One warp takes ready tasks, one ahead of the
+// loaders, finds out where their rows are, and takes care of what follows from tiles that are done.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/completion.hpp"
+#include "actors/step.hpp"
+#include "cuda/groups.cuh"
+#include "cuda/hopper/block.cuh"
+
+namespace flashmoe::cuda_backend::hopper {
+
+/// A result's place as lined results need it: rank in the upper 16 bits, heap offset below.
+__device__ inline std::uint64_t pack_place(int rank, std::size_t offset) {
+  return (static_cast<std::uint64_t>(rank) << 48) | offset;
+}
+__device__ inline int rank_of_place(std::uint64_t place) { return static_cast<int>(place >> 48); }
+__device__ inline std::size_t offset_of_place(std::uint64_t place) { return place & ((std::uint64_t{1} << 48) - 1); }
+
+/// slot.rows: up, the address of the token row; down, the address of the result cell, of the partial row (pre_reduced),
+/// or the packed place of the result's lines (lined).
+class Foreman {
+ public:
+  __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block)
+      : call_(call), fabric_(fabric), block_(block), completion_(call, fabric) {}
+
+  __device__ Step step(const WarpGroup& group) {
+    const Step completed = complete(group);
+    const Step taken = exiting_ ? Step::idle : take_in(group);
+    if (exiting_ && num_completed_ == num_filled_ && completion_.idle()) return Step::finished;
+    return completed == Step::advanced || taken == Step::advanced ? Step::advanced : Step::idle;
+  }
+
+  /// Ends the block's other roles when this one ends early; tasks in slots run to their end.
+  __device__ void dismiss(const WarpGroup& group) {
+    if (exiting_) return;
+    while (num_filled_ - num_completed_ == kTaskSlots) {
+      if (next_is_done(group)) ++num_completed_;
+    }
+    fill(group, {.kind = TaskKind::exit});
+  }
+
+  __device__ const Wait& wait() const { return wait_; }
+
+ private:
+  __device__ static std::uint32_t parity_of(std::uint32_t number) { return number / kTaskSlots & 1u; }
+
+  __device__ bool next_is_done(const WarpGroup& group) const {
+    return num_completed_ < num_filled_ &&
+           group.all(block_.done[num_completed_ % kTaskSlots].test(parity_of(num_completed_)));
+  }
+
+  __device__ Step complete(const WarpGroup& group) {
+    if (!completion_.idle()) {
+      const Step step = completion_.step(group);
+      if (step == Step::idle) wait_ = completion_.wait();
+      return step;
+    }
+    if (!next_is_done(group)) return Step::idle;
+    const Task task = block_.slots[num_completed_ % kTaskSlots].task;
+    ++num_completed_;
+    completion_.begin(group, task);
+    return Step::advanced;
+  }
+
+  /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders have begun
+  /// all tasks before it, so that no block hoards tasks.
+  __device__ Step take_in(const WarpGroup& group) {
+    if (!claimed_) {
+      const std::uint32_t started = *static_cast<const volatile std::uint32_t*>(&block_.num_started);
+      if (!group.all(num_filled_ - num_completed_ < kTaskSlots && started == num_filled_)) return Step::idle;
+      ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
+      claimed_ = true;
+    }
+    Task task;
+    bool taken = false;
+    if (group.leader()) taken = call_.ready_ring().try_take(ticket_, task);
+    if (!group.broadcast(taken)) {
+      wait_ = {SignalKind::task, call_.rank, ticket_, 0};
+      return Step::idle;
+    }
+    claimed_ = false;
+    group.sync();
+    fill(group, group.broadcast(task));
+    return Step::advanced;
+  }
+
+  __device__ void fill(const WarpGroup& group, const Task& task) {
+    TaskSlot& slot = block_.slots[num_filled_ % kTaskSlots];
+    switch (task.kind) {
+      case TaskKind::up:
+      case TaskKind::down: locate_rows(group, task, slot); break;
+      case TaskKind::reduce:
+        if (group.leader()) slot.num_rows = reduce_slots(call_.wave(task.wave_slot), task.tile);
+        break;
+      case TaskKind::exit: exiting_ = true; break;
+    }
+    if (group.leader()) slot.task = task;
+    group.sync();
+    if (group.leader()) block_.filled[num_filled_ % kTaskSlots].arrive();
+    if (!exiting_) ++num_filled_;
+  }
+
+  /// Each lane reads one segment, then finds four rows.
+  __device__ void locate_rows(const WarpGroup& group, const Task& task, TaskSlot& slot) {
+    static_assert(MBlock::kMaxSegments == 32);
+    const MBlock& block = call_.m_block(task.index);
+    const std::uint32_t num_segments = block.num_segments;
+    const std::uint32_t num_rows = block.num_rows;
+    Segment mine;
+    if (static_cast<std::uint32_t>(group.index()) < num_segments) mine = block.segments[group.index()];
+    const std::uint32_t start = group.scan(mine.count).before;
+    if (group.leader()) {
+      slot.num_rows = num_rows;
+      slot.local_expert = block.local_expert;
+    }
+    std::uint32_t sent_rows = 0;
+    for (std::uint32_t base = 0; base < num_rows; base += 32) {
+      const std::uint32_t row = base + static_cast<std::uint32_t>(group.index());
+      RowOrigin origin{};
+      for (std::uint32_t segment = 0; segment < num_segments; ++segment) {
+        const int lane = static_cast<int>(segment);
+        const std::uint32_t begin = __shfl_sync(WarpGroup::kAll, start, lane);
+        const std::uint32_t wave_slot = __shfl_sync(WarpGroup::kAll, mine.wave_slot, lane);
+        const std::uint32_t first_entry = __shfl_sync(WarpGroup::kAll, mine.first_entry, lane);
+        if (row >= begin) origin = {wave_slot, first_entry + (row - begin)};
+      }
+      if (row < num_rows) {
+        slot.rows[row] = task.kind == TaskKind::up ? token_of(slot, row, origin) : result_of(task, origin, sent_rows);
+      }
+    }
+    if (task.kind == TaskKind::down && !call_.lined()) {
+      const std::uint32_t sent = group.scan(sent_rows).total;
+      if (sent > 0 && group.leader()) fabric_.count_payload(std::int64_t{sent} * down_bytes(task));
+    }
+  }
+
+  __device__ std::uint64_t token_of(TaskSlot& slot, std::uint32_t row, const RowOrigin& origin) const {
+    const RouteImage image = call_.image(static_cast<int>(origin.wave_slot));
+    if (call_.math.weight_on_input) slot.weights[row] = image.weights(image.num_entries())[origin.entry];
+    return reinterpret_cast<std::uint64_t>(token_row(call_, origin.wave_slot, image.entry(origin.entry)));
+  }
+
+  __device__ std::uint64_t result_of(const Task& task, const RowOrigin& origin, std::uint32_t& sent_rows) const {
+    const Geometry& g = call_.geometry();
+    if (call_.pre_reduced()) {
+      return reinterpret_cast<std::uint64_t>(call_.partial_row(static_cast<int>(origin.wave_slot), origin.entry));
+    }
+    const RouteEntry entry = call_.image(static_cast<int>(origin.wave_slot)).entry(origin.entry);
+    const int source = static_cast<int>(origin.wave_slot) / g.wave_ring;
+    if (call_.lined()) {
+      return pack_place(source, call_.heap.lined_result(call_.epoch, entry.return_row, static_cast<int>(task.tile)));
+    }
+    if (source != call_.rank) ++sent_rows;
+    const int ring_slot = static_cast<int>(origin.wave_slot) % g.wave_ring;
+    const auto return_row = static_cast<int>(entry.return_row);
+    return reinterpret_cast<std::uint64_t>(fabric_.address(
+        source, call_.heap.result_cell(ring_slot, return_row / g.top_k, return_row % g.top_k)));
+  }
+
+  /// Bytes of one row of a down task.
+  __device__ std::int64_t down_bytes(const Task& task) const {
+    const Geometry& g = call_.geometry();
+    const int rest = g.hidden - static_cast<int>(task.tile) * kTileColumns;
+    return std::int64_t{rest < kTileColumns ? rest : kTileColumns} * g.element_bytes;
+  }
+
+  const Call& call_;
+  const Fabric& fabric_;
+  BlockMemory& block_;
+  Completion<WarpGroup, Fabric> completion_;
+  std::uint32_t num_filled_ = 0;     ///< tasks put into slots, exit not counted
+  std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun
+  std::uint64_t ticket_ = 0;
+  bool claimed_ = false;
+  bool exiting_ = false;
+  Wait wait_;
+};
+
+}  // namespace flashmoe::cuda_backend::hopper

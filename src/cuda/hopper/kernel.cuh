@@ -1,0 +1,70 @@
+// The Hopper kernel: the same epoch as the portable one, with blocks whose loaders and consumers overlap their tasks.
+#pragma once
+
+#include "cuda/hopper/consumer.cuh"
+#include "cuda/hopper/foreman.cuh"
+#include "cuda/hopper/loader.cuh"
+#include "cuda/service.cuh"
+
+namespace flashmoe::cuda_backend::hopper {
+
+__device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockMemory& block) {
+  const WarpGroup group;
+  Foreman foreman(block.call, fabric, block);
+  run_actor(args, block.call, group, Actor::processor, foreman);
+  foreman.dismiss(group);
+}
+
+/// Consumers have nothing left to multiply: they combine beside the service warps.
+template <DType dtype>
+__device__ void help_combine(const KernelArgs& args, const Call& call) {
+  if (call.lined()) return;
+  const ElementWarp<dtype> group;
+  Combiner<ElementWarp<dtype>> combiner(call, 0);
+  run_actor(args, call, group, Actor::combiner, combiner);
+}
+
+inline constexpr int kFirstLoader = kForemen + kServiceWarps;
+inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
+
+/// Roles end with a block barrier of their own: after it the first warpgroup alone goes on.
+template <DType dtype>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    moe_kernel(const __grid_constant__ KernelArgs args, const __grid_constant__ TensorMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char shared[];
+  BlockMemory& block = *reinterpret_cast<BlockMemory*>(shared);
+  if (threadIdx.x == 0) block.init_barriers();
+  load_call(args, block.call, block.traffic);
+  const Call& call = block.call;
+  const Fabric fabric(call.heap_base, call.rank, &block.traffic);
+  const bool refused = call.num_tokens < 0 || call.num_tokens > call.plan.max_tokens;
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < kFirstConsumer) {
+    give_up_registers<kServiceRegisters>();
+    if (refused) {
+      refuse_count(args, call);
+    } else if (warp < kForemen) {
+      run_foreman(args, fabric, block);
+    } else if (warp < kFirstLoader) {
+      run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen);
+    } else {
+      Loader(call, block, maps, warp - kFirstLoader).run();
+    }
+    __syncthreads();
+    leave(args, call, fabric, block.traffic);
+  } else {
+    take_registers<kConsumerRegisters>();
+    if (!refused) {
+      Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
+      help_combine<dtype>(args, call);
+    }
+    __syncthreads();
+  }
+#else
+  __trap();  // chosen for compute capability 9.0 alone
+#endif
+}
+
+}  // namespace flashmoe::cuda_backend::hopper

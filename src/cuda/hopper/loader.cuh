@@ -1,0 +1,115 @@
+// Loaders: two warps that fill the operand stages. Token rows are gathered by cp.async, 16 bytes a lane; weights and
+// intermediate rows come as boxes that one thread asks for.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hopper/block.cuh"
+#include "cuda/hopper/tensor_maps.hpp"
+
+namespace flashmoe::cuda_backend::hopper {
+
+class Loader {
+ public:
+  __device__ Loader(const Call& call, BlockMemory& block, const TensorMaps& maps, int warp)
+      : call_(call), block_(block), maps_(maps), warp_(warp), lane_(static_cast<int>(threadIdx.x % 32)) {}
+
+  /// Until the exit task.
+  __device__ void run() {
+    while (true) {
+      block_.filled[slot_.index].wait(slot_.parity);
+      const TaskSlot& slot = block_.slots[slot_.index];
+      if (slot.task.kind == TaskKind::exit) return;
+      if (asks()) *static_cast<volatile std::uint32_t*>(&block_.num_started) = ++num_started_;
+      if (slot.task.kind == TaskKind::up) {
+        load_up(slot);
+      } else if (slot.task.kind == TaskKind::down) {
+        load_down(slot);
+      }
+      __syncwarp();
+      if (lane_ == 0) block_.done[slot_.index].arrive();
+      slot_.advance();
+    }
+  }
+
+ private:
+  static constexpr int kRowsApart = kLoaderWarps * 4;  // a warp copies 128 bytes of each of 4 rows at once
+  static constexpr int kRowsEach = kTileRows / kRowsApart;
+
+  __device__ bool asks() const { return warp_ == 0 && lane_ == 0; }
+
+  __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index]); }
+
+  __device__ void load_up(const TaskSlot& slot) {
+    const Geometry& g = call_.geometry();
+    const int columns = g.tile.up_columns;
+    const int rows_an_expert = call_.math.gated ? 2 * g.intermediate : g.intermediate;
+    const int first = static_cast<int>(slot.local_expert) * rows_an_expert + static_cast<int>(slot.task.tile) * columns;
+    const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
+
+    const int chunk = lane_ % 8;
+    const int first_row = warp_ * 4 + lane_ / 8;
+    const std::uint32_t first_target =
+        static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
+    const char* rows[kRowsEach];
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+      const int row = first_row + i * kRowsApart;
+      // Absent rows keep what the stage held: rows of a product do not touch each other.
+      rows[i] = row < static_cast<int>(slot.num_rows) ? reinterpret_cast<const char*>(slot.rows[row]) + chunk * 16
+                                                      : nullptr;
+    }
+    const int steps = num_steps(call_, slot.task);
+    int rest = g.hidden * 2 - chunk * 16;  // bytes of a row from this lane's part on
+    for (int step = 0; step < steps; ++step, rest -= kStageRowBytes) {
+      block_.empty[stage_.index].wait(stage_.parity ^ 1u);
+      Barrier& full = block_.full[stage_.index];
+      const std::uint32_t stage = stage_address();
+      if (asks()) {
+        full.arrive_expecting(kStageWeightBytes);
+        load_box(stage + kStageTokenBytes, maps_.up, full, step * kStageElements, first);
+        load_box(stage + kStageTokenBytes + kStageWeightBytes / 2, maps_.up, full, step * kStageElements, second);
+      }
+      const int bytes = rest > 0 ? 16 : 0;
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        if (rows[i] == nullptr) continue;
+        copy_16(stage + first_target + static_cast<std::uint32_t>(i * kRowsApart * kStageRowBytes), rows[i], bytes);
+        rows[i] += kStageRowBytes;
+      }
+      full.arrive_when_copied();
+      stage_.advance();
+    }
+  }
+
+  __device__ void load_down(const TaskSlot& slot) {
+    const Geometry& g = call_.geometry();
+    const int first = static_cast<int>(slot.local_expert) * g.hidden + static_cast<int>(slot.task.tile) * kTileColumns;
+    const int steps = num_steps(call_, slot.task);
+    // The intermediate was stored by other threads; the foreman has acquired it.
+    if (asks()) fence_async_global();
+    for (int step = 0; step < steps; ++step) {
+      block_.empty[stage_.index].wait(stage_.parity ^ 1u);
+      Barrier& full = block_.full[stage_.index];
+      if (asks()) {
+        const std::uint32_t stage = stage_address();
+        full.arrive_expecting(kStageBytes);
+        load_box(stage, maps_.intermediate, full, step * kStageElements, static_cast<int>(slot.task.index) * kTileRows);
+        load_box(stage + kStageTokenBytes, maps_.down, full, step * kStageElements, first);
+      }
+      full.arrive();
+      stage_.advance();
+    }
+  }
+
+  const Call& call_;
+  BlockMemory& block_;
+  const TensorMaps& maps_;
+  int warp_;
+  int lane_;
+  RingPosition<kTaskSlots> slot_;
+  RingPosition<kStages> stage_;
+  std::uint32_t num_started_ = 0;
+};
+
+}  // namespace flashmoe::cuda_backend::hopper

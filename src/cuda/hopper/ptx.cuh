@@ -1,0 +1,95 @@
+// The Hopper instructions of the engine, one wrapper each, with the ordering rule it stands for.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace flashmoe::cuda_backend::hopper {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// An mbarrier in shared memory: completes a phase when all arrivals and announced bytes have come. Phases alternate
+/// between parity 0 and 1, starting at 0.
+/// Memory ordering: an arrival releases and a completed wait acquires, within the block.
+struct Barrier {
+  std::uint64_t state;
+
+  __device__ std::uint32_t address() const { return shared_address(&state); }
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  /// Arrives, and makes the phase wait for `bytes` of bulk copies too.
+  __device__ void arrive_expecting(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
+  /// Arrives once this thread's earlier cp.async have landed; counts as one of the barrier's arrivals.
+  __device__ void arrive_when_copied() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
+  }
+  /// Whether the phase of this parity is complete.
+  __device__ bool test(std::uint32_t parity) const {
+    std::uint32_t complete;
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+        : "=r"(complete)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return complete != 0;
+  }
+  __device__ void wait(std::uint32_t parity) const {
+    while (!test(parity)) {
+    }
+  }
+};
+
+/// Barriers initialised by this thread are visible to bulk copies after this and a block barrier.
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/// This thread's (and by cumulativity others') ordinary accesses to shared memory come before later ones of wgmma and
+/// bulk copies. cp.async counts as ordinary.
+__device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// The same for global memory: ordinary stores that this thread has acquired come before its later bulk loads.
+__device__ inline void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+/// 16 bytes into shared memory, of which only the first `bytes` are read, the rest are zeros.
+__device__ inline void copy_16(std::uint32_t target, const char* source, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes)
+               : "memory");
+}
+
+/// A box of a 2-d tensor map into shared memory; its bytes count on `barrier`. Out of bounds is zero. One thread.
+__device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(target),
+      "l"(&map), "r"(barrier.address()), "r"(column), "r"(row)
+      : "memory");
+}
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                      std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
+
+/// Registers of each thread of the warpgroup from here on. All its warps call it, on a path of their own.
+template <int count>
+__device__ inline void give_up_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+}  // namespace flashmoe::cuda_backend::hopper

@@ -1,0 +1,35 @@
+// Tile, threads and pipeline of the Hopper prefill engine, for host and device code.
+#pragma once
+
+#include "core/geometry.hpp"
+
+namespace flashmoe::cuda_backend::hopper {
+
+// A task multiplies 128 rows by 256 rows of weights, 64 elements of k at a time: 64 x 256 a consumer warpgroup. Probes:
+// 128 x 256 with m64n256k16 634 TFLOP/s, 256 x 128 579, 128 x 128 a warpgroup 460; stages 3 / 4: 613 / 657.
+inline constexpr int kTileRows = 128;
+inline constexpr int kTileColumns = 256;
+inline constexpr int kStageElements = 64;  ///< of k
+inline constexpr int kStages = 4;
+
+/// Gated, half of a task's columns are gate columns.
+constexpr TileShape tile_shape(bool gated) {
+  return {.rows = kTileRows, .up_columns = gated ? kTileColumns / 2 : kTileColumns, .down_columns = kTileColumns};
+}
+
+// Warps of a block, in this order: foreman, service, loaders, consumers. (Probes, gathering with 1 / 2 / 4 loader warps:
+// 461 / 620 / 645 TFLOP/s; the fourth warpgroup that four would need costs more, see wgmma().)
+inline constexpr int kForemen = 1;
+inline constexpr int kServiceWarps = 1;
+inline constexpr int kLoaderWarps = 2;
+inline constexpr int kConsumerWarps = 8;  ///< two warpgroups
+inline constexpr int kBlockThreads = (kForemen + kServiceWarps + kLoaderWarps + kConsumerWarps) * 32;
+/// Subscriber, scheduler and a dispatcher want a service warp each.
+inline constexpr int kFewestBlocks = 3;
+
+// Registers a thread, of the first warpgroup and of the consumers. At launch it is 168.
+inline constexpr int kServiceRegisters = 120;
+inline constexpr int kConsumerRegisters = 192;
+static_assert(4 * kServiceRegisters + kConsumerWarps * kConsumerRegisters <= kBlockThreads / 32 * 168);
+
+}  // namespace flashmoe::cuda_backend::hopper

@@ -1,0 +1,89 @@
+// What every kernel's blocks do beside tiles: load the call, and run dispatchers with their combiners, the subscriber and
+// the scheduler on service warps.
+#pragma once
+
+#include "actors/combiner.hpp"
+#include "actors/dispatcher.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/subscriber.hpp"
+#include "cuda/combine.cuh"
+#include "cuda/fabric.cuh"
+#include "cuda/giving_up.cuh"
+#include "cuda/groups.cuh"
+#include "cuda/kernel_args.hpp"
+
+namespace flashmoe::cuda_backend {
+
+/// The call as the actors see it, with what only device memory knows.
+__device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& traffic) {
+  static_assert(sizeof(Call) % sizeof(std::uint32_t) == 0);
+  const auto* source = reinterpret_cast<const std::uint32_t*>(&args.call);
+  auto* target = reinterpret_cast<std::uint32_t*>(&call);
+  for (unsigned word = threadIdx.x; word < sizeof(Call) / sizeof(std::uint32_t); word += blockDim.x) {
+    target[word] = source[word];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    call.epoch = call.epoch_state().epoch;
+    if (args.num_tokens != nullptr) call.num_tokens = *args.num_tokens;
+    traffic = {0, 0};
+  }
+  __syncthreads();
+}
+
+/// Steps one actor until it is finished or its rank gives up.
+template <class Group, class ActorT>
+__device__ void run_actor(const KernelArgs& args, const Call& call, const Group& group, Actor kind, ActorT& actor) {
+  Watch<Group> watch(args, call);
+  while (true) {
+    const Step step = actor.step(group);
+    if (step == Step::finished) return;
+    if (step == Step::advanced) {
+      watch.reset();
+    } else if (step == Step::failed || watch.must_stop(group)) {
+      give_up(args, call, group, kind, step, actor.wait());
+      return;
+    }
+  }
+}
+
+/// A dispatcher and its combiner take turns on one warp.
+template <DType dtype>
+__device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index) {
+  const ElementWarp<dtype> group;
+  Dispatcher<WarpGroup, Fabric> dispatcher(call, fabric, index);
+  Combiner<ElementWarp<dtype>> combiner(call, index);
+  Watch<WarpGroup> watch(args, call);
+  Step dispatched = Step::idle;
+  Step combined = Step::idle;
+  while (dispatched != Step::finished || combined != Step::finished) {
+    if (dispatched != Step::finished) dispatched = dispatcher.step(group);
+    if (combined != Step::finished) combined = combiner.step(group);
+    if (dispatched == Step::advanced || combined == Step::advanced) {
+      watch.reset();
+    } else if (dispatched == Step::failed || watch.must_stop(group)) {
+      if (dispatched != Step::finished) {
+        give_up(args, call, group, Actor::dispatcher, dispatched, dispatcher.wait());
+      }
+      if (combined != Step::finished) give_up(args, call, group, Actor::combiner, combined, combiner.wait());
+      return;
+    }
+  }
+}
+
+/// `service` counts the service warps of all blocks.
+template <DType dtype>
+__device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service) {
+  const WarpGroup group;
+  if (service == 0) {
+    Subscriber<WarpGroup, Fabric> subscriber(call, fabric);
+    run_actor(args, call, group, Actor::subscriber, subscriber);
+  } else if (service == 1) {
+    Scheduler<WarpGroup> scheduler(call);
+    run_actor(args, call, group, Actor::scheduler, scheduler);
+  } else {
+    run_dispatcher<dtype>(args, call, fabric, service - 2);
+  }
+}
+
+}  // namespace flashmoe::cuda_backend

@@ -1,0 +1,90 @@
+// Shapes that exercise the engines' tiles: several steps of k, several column tiles, ragged last tiles, partial m-blocks,
+// every activation, biases and weights on the input.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "device.hpp"
+#include "support/cuda_world.hpp"
+
+namespace flashmoe::test {
+namespace {
+
+/// Two calls of one problem, sampled tokens against the reference.
+void expect_reference(const Problem& problem, const std::vector<std::int64_t>& tokens) {
+  const auto experts = std::make_shared<DenseExperts>(problem, 3);
+  CudaWorld world(problem, experts);
+  for (std::uint64_t call = 0; call < 2; ++call) {
+    std::vector<Batch> batches;
+    std::vector<Batch*> pointers;
+    for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+      batches.push_back(make_batch(problem, tokens[rank], 10 * call + rank, call == 0 ? Routing::distinct : Routing::any));
+    }
+    for (Batch& batch : batches) pointers.push_back(&batch);
+    world.call(pointers, problem.max_tokens);
+    for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+      ASSERT_EQ(world.message(rank), "") << to_string(problem);
+      std::vector<std::int64_t> sample;
+      for (std::int64_t token = 0; token < tokens[rank]; token += 1 + tokens[rank] / 24) sample.push_back(token);
+      const auto wanted =
+          reference::layer(problem, *experts, batches[rank].x_view(), batches[rank].routing(), sample, 8);
+      const std::vector<double> all = batches[rank].output(problem);
+      std::vector<double> got;
+      for (const std::int64_t token : sample) {
+        got.insert(got.end(), all.begin() + token * problem.hidden, all.begin() + (token + 1) * problem.hidden);
+      }
+      EXPECT_LE(reference::relative_l2(got, wanted), 1.4 * tolerance(problem.dtype))
+          << to_string(problem) << " call " << call << " rank " << rank;
+      for (const double value : all) ASSERT_TRUE(std::isfinite(value)) << to_string(problem);
+    }
+  }
+}
+
+TEST(TileShapes, odd_sizes_of_real_models_match_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const auto& [hidden, intermediate] : {std::pair{2880, 352}, {352, 2880}, {1408, 704}, {264, 520}, {8, 8}, {2048, 768}}) {
+    for (const bool gated : {true, false}) {
+      expect_reference({.num_ranks = 1, .hidden = hidden, .intermediate = intermediate, .num_experts = 4, .top_k = 2,
+                        .max_tokens = 333, .activation = gated ? Activation::silu : Activation::relu, .gated = gated},
+                       {333});
+    }
+  }
+}
+
+TEST(TileShapes, every_activation_with_biases_matches_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const Activation activation : {Activation::silu, Activation::gelu_erf, Activation::gelu_tanh, Activation::relu,
+                                        Activation::relu_squared, Activation::identity, Activation::swiglu_clamped}) {
+      for (const bool gated : {true, false}) {
+        if (!gated && activation == Activation::swiglu_clamped) continue;
+        expect_reference({.num_ranks = 1, .hidden = 192, .intermediate = 328, .num_experts = 3, .top_k = 2,
+                          .max_tokens = 200, .dtype = dtype, .activation = activation, .gated = gated, .up_bias = true,
+                          .down_bias = true, .weight_on_input = activation == Activation::gelu_tanh},
+                         {200});
+      }
+    }
+  }
+}
+
+TEST(TileShapes, every_form_on_several_ranks_matches_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  struct Form {
+    WireForm wire;
+    ResultForm results;
+  };
+  for (const int num_ranks : {2, 4}) {
+    for (const Form form : {Form{WireForm::counted, ResultForm::per_route}, {WireForm::counted, ResultForm::pre_reduced},
+                            {WireForm::lined, ResultForm::per_route}}) {
+      std::vector<std::int64_t> tokens;
+      for (int rank = 0; rank < num_ranks; ++rank) tokens.push_back(rank == 1 ? 0 : 300 - 70 * rank);
+      expect_reference({.num_ranks = num_ranks, .hidden = 720, .intermediate = 264, .num_experts = 4 * num_ranks,
+                        .top_k = 4, .max_tokens = 300, .wire_form = form.wire, .result_form = form.results,
+                        .wave_tokens = 128},
+                       tokens);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashmoe::test
