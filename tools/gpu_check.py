@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import re
@@ -13,9 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "synccheck")
+ENGINES = ("portable", "hopper")
+OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
 STAGES = ("tests", "random", "sanitizers", "timing")
 WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up, the slowest rank of "
-                 "each call; routing given; rel_l2 of rank 0 on sampled tokens; torch_nccl was measured in the same run")
+                 "each call; routing given; rel_l2 of rank 0 on sampled tokens; torch_nccl measured in the same run")
 
 
 def parse_arguments():
@@ -28,10 +31,14 @@ def parse_arguments():
     parser.add_argument("--commit", help="what the programs were built from (default: git's HEAD)")
     parser.add_argument("--cases", type=int, default=2000, help="random layers")
     parser.add_argument("--only", default=",".join(STAGES), help="stages, of " + ", ".join(STAGES))
+    parser.add_argument("--engines", default=",".join(ENGINES), help="of " + ", ".join(ENGINES))
+    parser.add_argument("--sanitizers", default=",".join(SANITIZERS), help="of " + ", ".join(SANITIZERS))
     arguments = parser.parse_args()
-    arguments.only = arguments.only.split(",")
-    if unknown := set(arguments.only) - set(STAGES):
-        parser.error(f"--only ({', '.join(unknown)}) must be of {', '.join(STAGES)}")
+    for name, known in (("only", STAGES), ("sanitizers", SANITIZERS), ("engines", ENGINES)):
+        wanted = getattr(arguments, name).split(",")
+        setattr(arguments, name, wanted)
+        if unknown := set(wanted) - set(known):
+            parser.error(f"--{name} ({', '.join(unknown)}) must be of {', '.join(known)}")
     return arguments
 
 
@@ -90,6 +97,8 @@ class Check:
         self.programs = arguments.programs.resolve()
         self.environment = dict(os.environ, FLASHMOE_BUILD_DIR=str(self.programs), OPENBLAS_NUM_THREADS="1",
                                 CUDA_VISIBLE_DEVICES=",".join(str(i) for i in range(self.num_gpus)))
+        is_hopper = re.search(r"\bG?H[12]00\b", self.card) is not None
+        self.engines = [engine for engine in arguments.engines if engine != "hopper" or is_hopper]
         self.runs, self.rows, self.clocks = [], [], {}
         self.failed = False
 
@@ -150,35 +159,40 @@ class Check:
             name = path.name.removeprefix("gpu_")
             if name == "random_conformance_test":
                 continue
-            code, text, run = self.gtest(name, [self.program(name)], timeout=240)
-            self.add_record(run, text)
-            self.note(run, code, code in (0, 77))  # 77: all of it was skipped
+            for engine in self.engines if name in OF_ENGINES else ("",):
+                environment = {"FLASHMOE_ENGINE": engine} if engine else {}
+                code, text, run = self.gtest(name + engine, [self.program(name)], timeout=240, **environment)
+                self.add_record(run, text)
+                self.note(run, code, code in (0, 77))  # 77: all of it was skipped
 
     def random(self):
-        command = [self.program("random_conformance_test")]
-        cases = str(self.arguments.cases)
-        code, text, run = self.gtest("random_conformance", command, timeout=400, FLASHMOE_CASES=cases)
-        self.add_record(run, text)
-        self.note(run, code, code == 0)
+        for engine in self.engines:
+            command = [self.program("random_conformance_test")]
+            cases = str(self.arguments.cases)
+            code, text, run = self.gtest("random_conformance" + engine, command, timeout=400, FLASHMOE_CASES=cases,
+                                         FLASHMOE_ENGINE=engine)
+            self.add_record(run, text)
+            self.note(run, code, code == 0)
 
     def sanitizers(self):
-        for tool in SANITIZERS:
+        for engine, tool, ranks in itertools.product(self.engines, self.arguments.sanitizers, (1, 2)):
             launcher = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
-            for ranks in (1, 2):
-                # racecheck takes half a minute a dozen; fp16 and fp64 run the code of bf16 and tf32.
-                filters = f"*bf16_{ranks}:*tf32_{ranks}" if tool == "racecheck" else f"*_{ranks}"
-                command = [self.program("small_shapes_test"), f"--gtest_filter={filters}", "--gtest_fail_fast"]
-                code, text, run = self.gtest(f"{tool}-{ranks}", command, timeout=150, launcher=launcher)
-                # memcheck and synccheck: ERROR SUMMARY: 0 errors; racecheck: 0 hazards displayed (0 errors, 0 warnings)
-                found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
-                run["sanitizer_findings"] = int(found.group(1)) if found else None
-                self.note(run, code, code == 0 and run["sanitizer_findings"] == 0)
+            # racecheck takes half a minute a dozen; fp16 and fp64 run the code of bf16 and tf32.
+            filters = f"*bf16_{ranks}:*tf32_{ranks}" if tool == "racecheck" else f"*_{ranks}"
+            command = [self.program("small_shapes_test"), f"--gtest_filter={filters}", "--gtest_fail_fast"]
+            code, text, run = self.gtest(f"{tool}-{ranks}{engine}", command, timeout=150, launcher=launcher,
+                                         FLASHMOE_ENGINE=engine)
+            # memcheck and synccheck: ERROR SUMMARY: 0 errors; racecheck: 0 hazards displayed (0 errors, 0 warnings)
+            found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
+            run["sanitizer_findings"] = int(found.group(1)) if found else None
+            self.note(run, code, code == 0 and run["sanitizer_findings"] == 0)
 
     def timing(self):
         baseline = [sys.executable, str(ROOT / "bench/baselines/torch_nccl.py"), str(self.num_gpus)]
-        for name, command in (("layer_timing", [self.program("layer_timing")]), ("torch_nccl", baseline)):
+        programs = [(f"layer_timing {engine}", [self.program("layer_timing")], engine) for engine in self.engines]
+        for name, command, engine in [*programs, ("torch_nccl", baseline, "")]:
             with Clocks(self.num_gpus) as clocks:
-                code, text, seconds = self.execute(name, command, timeout=240)
+                code, text, seconds = self.execute(name.replace(" ", "_"), command, timeout=240, FLASHMOE_ENGINE=engine)
             self.clocks[name] = clocks.summary()
             rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
             self.rows += rows
@@ -216,18 +230,20 @@ class Check:
         checks = [run for run in self.runs if "failures" in run]
         if checks:
             total = {key: sum(run[key] for run in checks) for key in ("cases", "failures", "skipped")}
-            errors = {dtype: error for run in checks for dtype, error in run.get("max_rel_l2", {}).items()}
+            errors = {}
+            for dtype, error in (item for run in checks for item in run.get("max_rel_l2", {}).items()):
+                errors[dtype] = max(error, errors.get(dtype, 0))
             self.record("conformance", **total, max_rel_l2=errors,
                         kernel_launches=max((run.get("kernel_launches", 0) for run in checks), default=0),
                         sanitizer_findings=sum(run.get("sanitizer_findings") or 0 for run in checks), runs=checks)
         if self.rows:
             rows = self.table()
             self.record("bench", what=WHAT_IS_TIMED, clocks=self.clocks, rows=rows)
-            print(f"{'model':15} {'tokens':>6} {'form':8} {'p50 us':>9} {'p95 us':>9} {'torch p50':>9} {'rel_l2':>8}")
+            columns = ("model", "tokens_per_rank", "engine", "wire_form", "p50_us", "p95_us", "rel_l2")
+            print(" ".join(f"{name:>15}" for name in (*columns, "torch_nccl")))
             for row in rows:
                 torch = row["baselines"].get("torch_nccl", {}).get("p50_us", "-")
-                print(f"{row['model']:15} {row['tokens_per_rank']:6} {row['wire_form']:8} {row['p50_us']:9} "
-                      f"{row['p95_us']:9} {torch:>9} {row['rel_l2']:8}")
+                print(" ".join(f"{cell:>15}" for cell in (*(row[name] for name in columns), torch)))
         return 1 if self.failed else 0
 
 

@@ -26,7 +26,7 @@ commands() {
   for file in tests/gpu/*_test.cpp bench/gpu/layer_timing.cpp tests/support/main.cpp; do
     echo "$host -O1 $file -o $objects/${file//\//.}.o"
   done
-  for file in src/{core,actors,planner,cpu,cuda,fabric,io,api}/*.cpp; do
+  for file in src/{core,actors,planner,cpu,cuda,cuda/hopper,fabric,io,api}/*.cpp; do
     [ "$file" = src/cpu/gemm.cpp ] ||
       echo "$host -O3 -march=x86-64-v3 -DFLASHMOE_HAS_CUDA $file -o $objects/${file//\//.}.o"
   done

@@ -179,7 +179,7 @@ class CaseRun {
   }
 
   void run_oracles() {
-    CpuWorld cpu(it_.problem, experts_, {}, cuda_backend::engine_traits(it_.problem));
+    CpuWorld cpu(it_.problem, experts_, {}, CudaWorld::traits(it_.problem));
     for (std::size_t call = 0; call < it_.tokens.size(); ++call) {
       inputs_.push_back(make_batches(it_, call, seed_));
       on_cpu_.push_back(inputs_.back());

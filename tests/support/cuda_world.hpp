@@ -2,8 +2,10 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "cuda/kernel_table.hpp"
@@ -99,8 +101,7 @@ class CudaWorld : public RankThreads {
       : RankThreads(problem.num_ranks), stats_(static_cast<std::size_t>(problem.num_ranks)) {
     std::vector<int> devices;
     for (int rank = 0; rank < problem.num_ranks; ++rank) devices.push_back(rank % std::max(1, num_devices));
-    heap_ = std::make_shared<cuda_backend::LocalHeap>(
-        plan_geometry(problem, cuda_backend::engine_traits(problem)), devices);
+    heap_ = std::make_shared<cuda_backend::LocalHeap>(plan_geometry(problem, traits(problem)), devices);
     for (int rank = 0; rank < problem.num_ranks; ++rank) {
       ranks_.push_back(std::make_unique<Rank>());
       Rank& own = *ranks_.back();
@@ -119,6 +120,17 @@ class CudaWorld : public RankThreads {
   }
 
   static Options default_options() { return {.deadline_seconds = 5.0}; }
+  /// Of the engine that FLASHMOE_ENGINE names (portable, hopper) where it has a kernel for the type, else of the one
+  /// that the library chooses.
+  static EngineTraits traits(const Problem& problem) {
+    using cuda_backend::Engine;
+    const char* name = std::getenv("FLASHMOE_ENGINE");
+    const std::string_view wanted = name != nullptr ? name : "";
+    const bool narrow = problem.dtype == DType::bf16 || problem.dtype == DType::fp16;
+    return cuda_backend::engine_traits(problem, wanted == "portable"           ? Engine::portable
+                                                : wanted == "hopper" && narrow ? Engine::hopper
+                                                                               : Engine::automatic);
+  }
   /// Settings that must not change any result: blocks a rank, fewest first.
   static std::vector<Options> variants() {
     return {{.num_blocks = 1, .deadline_seconds = 5.0}, {.num_blocks = 7, .deadline_seconds = 5.0}, default_options()};
