@@ -172,7 +172,7 @@ TEST_F(ProcessGroupTest, a_rank_that_ends_is_named_when_the_others_go_on) {
 }
 
 TEST_F(ProcessGroupTest, ranks_that_do_not_come_are_named) {
-  for (const int rank : {0, 2}) start(rank, [](RankEnd&) { return std::string("met"); }, 0.5);
+  for (const int rank : {0, 2}) start(rank, [](RankEnd&) { return std::string("met"); }, 2.0);
   EXPECT_THAT(processes_.finish_all(), Each(HasSubstr("Timeout: rank 1 of group")));
 }
 
