@@ -8,6 +8,8 @@
 #include <string>
 #include <variant>
 
+#include "actors/rank_trace.hpp"
+#include "api/timed_calls.hpp"
 #include "core/expert_source.hpp"
 #include "core/heap_layout.hpp"
 #include "fabric/bootstrap.hpp"
@@ -38,6 +40,14 @@ class RankLayer {
 
   /// Layer::forward() of include/flashmoe/layer.hpp, arguments already checked against each other.
   virtual CallStats forward(const LayerCall& call, double deadline_seconds) = 0;
+
+  /// Has the tensors of a call ready for timed repetition. Not while another rank runs. By default run() is forward() again
+  /// and again. Throws InvalidArgument for a replay that the backend lacks.
+  virtual std::unique_ptr<PreparedCalls> prepare_calls(const LayerCall& call, const Repetition& repetition);
+
+  /// Has the calls from now on record what every actor does when; null: no longer. By default throws InvalidArgument: the
+  /// backend cannot.
+  virtual void trace_to(RankTrace* trace);
 };
 
 /// The symmetric heaps of all ranks for one geometry, as this process sees them.

@@ -19,7 +19,7 @@ class CpuLayer final : public RankLayer {
 
   CallStats forward(const LayerCall& call, double deadline_seconds) override {
     const cpu::CallStats stats = layer_.forward(
-        {.x = call.x, .routing = call.routing, .y = call.y, .max_tokens = call.max_tokens}, deadline_seconds);
+        {.x = call.x, .routing = call.routing, .y = call.y, .max_tokens = call.max_tokens}, deadline_seconds, trace_);
     return {.wire_form = stats.plan.wire_form,
             .result_form = stats.plan.result_form,
             .epoch = stats.epoch,
@@ -29,8 +29,11 @@ class CpuLayer final : public RankLayer {
             .phases = stats.phases};
   }
 
+  void trace_to(RankTrace* trace) override { trace_ = trace; }
+
  private:
   cpu::Layer layer_;
+  RankTrace* trace_ = nullptr;
 };
 
 class CpuHeap final : public SharedHeap {

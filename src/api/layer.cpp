@@ -122,6 +122,18 @@ LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
   return describe_layer(problem, make_heap_layout(plan_geometry(problem, backend.engine_traits(problem))), backend);
 }
 
+std::unique_ptr<PreparedCalls> LayerFactory::prepare_calls(const Layer& layer, ConstRows x, RoutingView routing, Rows y,
+                                                           const Repetition& repetition) {
+  const Layer::State& state = *layer.state_;
+  check_tensors(state.problem, x, routing, y, 0);
+  return state.layer->prepare_calls({.x = x, .routing = routing, .y = y, .max_tokens = state.problem.max_tokens},
+                                    {.replay = repetition.replay,
+                                     .most_calls = repetition.most_calls,
+                                     .deadline_seconds = state.deadline_seconds});
+}
+
+void LayerFactory::trace_to(const Layer& layer, RankTrace* trace) { layer.state_->layer->trace_to(trace); }
+
 Layer::Layer(const Group& group, int rank, const Problem& problem, const WeightsView& local_weights,
              const LayerOptions& options)
     : Layer(LayerFactory::make_state(group, rank, problem, local_weights, options)) {}

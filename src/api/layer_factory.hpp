@@ -13,6 +13,13 @@ struct LayerFactory {
   static Layer make(const Group& group, int rank, const Problem& problem, std::shared_ptr<const ExpertSource> experts,
                     const LayerOptions& options = {});
 
+  /// The tensors of a call of `layer`, ready for timed repetition: RankLayer::prepare_calls(). Throws as forward().
+  static std::unique_ptr<PreparedCalls> prepare_calls(const Layer& layer, ConstRows x, RoutingView routing, Rows y,
+                                                      const Repetition& repetition);
+
+  /// RankLayer::trace_to().
+  static void trace_to(const Layer& layer, RankTrace* trace);
+
   /// What every constructor does.
   static std::unique_ptr<Layer::State> make_state(const Group& group, int rank, const Problem& problem,
                                                   const RankWeights& weights, const LayerOptions& options);

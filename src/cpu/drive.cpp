@@ -34,6 +34,7 @@ struct Drive {
   const Call& call;
   Heap& heap;
   double deadline_seconds;
+  std::vector<TraceBuffer> traces;  // [num_actors], or none
 
   std::atomic<bool> stop{false};
   std::atomic<bool> failed{false};
@@ -41,6 +42,39 @@ struct Drive {
   std::exception_ptr exception;
   PhaseTimes phases;
 };
+
+std::uint64_t ns_of(Clock::time_point time) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
+}
+
+void record_step(Drive& drive, int actor, Clock::time_point begin, Clock::time_point end) {
+  TraceRecord record = drive.program.record(actor);
+  record.begin_ns = ns_of(begin);
+  record.end_ns = ns_of(end);
+  drive.traces[static_cast<std::size_t>(actor)].add(record);
+}
+
+/// Room for the records of every actor, in the trace itself.
+std::vector<TraceBuffer> begin_trace(const RankProgram<Fabric>& program, RankTrace* trace) {
+  std::vector<TraceBuffer> buffers;
+  if (trace == nullptr) return buffers;
+  trace->actors.assign(static_cast<std::size_t>(program.num_actors()), ActorTrace{});
+  for (int actor = 0; actor < program.num_actors(); ++actor) {
+    ActorTrace& own = trace->actors[static_cast<std::size_t>(actor)];
+    own.actor = program.kind(actor);
+    own.index = program.index_of_kind(actor);
+    own.records.resize(trace->capacity);
+    buffers.emplace_back(own.records.data(), static_cast<std::uint32_t>(trace->capacity));
+  }
+  return buffers;
+}
+
+void end_trace(const std::vector<TraceBuffer>& buffers, RankTrace* trace) {
+  for (std::size_t actor = 0; actor < buffers.size(); ++actor) {
+    trace->actors[actor].records.resize(buffers[actor].num_records());
+    trace->actors[actor].num_dropped = buffers[actor].num_dropped();
+  }
+}
 
 /// Backs off while nothing happens: first gives way, then sleeps, so that waiting ranks leave the cores to working ones.
 void back_off(int idle_rounds) {
@@ -65,6 +99,7 @@ void step_actors(Drive& drive, int first, int stride) {
       if (drive.program.status(actor) == Step::finished) continue;
       const Step step = drive.program.step(actor);
       const Clock::time_point after = Clock::now();
+      if (!drive.traces.empty()) record_step(drive, actor, now, after);
       const double spent = us_between(now, after);
       now = after;
       (step == Step::idle ? phases.idle_us : phase_of(phases, drive.program.kind(actor))) += spent;
@@ -113,18 +148,19 @@ void step_actors_safely(Drive& drive, int first, int stride) {
 
 }  // namespace
 
-DriveResult drive(RankProgram<Fabric>& program, const Call& call, Heap& heap, int num_threads,
-                  double deadline_seconds) {
+DriveResult drive(RankProgram<Fabric>& program, const Call& call, Heap& heap, const DriveOptions& options) {
   const Clock::time_point begin = Clock::now();
-  Drive state{.program = program, .call = call, .heap = heap, .deadline_seconds = deadline_seconds,
-              .mutex = {}, .exception = {}, .phases = {}};
-  const int stride = num_threads <= 0 ? program.num_actors() : std::min(num_threads, program.num_actors());
+  Drive state{.program = program, .call = call, .heap = heap, .deadline_seconds = options.deadline_seconds,
+              .traces = begin_trace(program, options.trace), .mutex = {}, .exception = {}, .phases = {}};
+  const int stride =
+      options.num_threads <= 0 ? program.num_actors() : std::min(options.num_threads, program.num_actors());
   std::vector<std::jthread> helpers;
   for (int thread = 1; thread < stride; ++thread) {
     helpers.emplace_back([&state, thread, stride] { step_actors_safely(state, thread, stride); });
   }
   step_actors_safely(state, 0, stride);
   helpers.clear();
+  end_trace(state.traces, options.trace);
 
   DriveResult result;
   result.phases = state.phases;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 
+#include "actors/rank_trace.hpp"
 #include "actors/stall.hpp"
 #include "cpu/heap.hpp"
 #include "cpu/layer.hpp"
@@ -18,9 +19,14 @@ struct DriveResult {
   PhaseTimes phases;
 };
 
-/// Runs all actors of the program on `num_threads` threads (0: one an actor), the caller's among them.
-DriveResult drive(RankProgram<Fabric>& program, const Call& call, Heap& heap, int num_threads,
-                  double deadline_seconds);
+struct DriveOptions {
+  int num_threads = 1;           ///< 0: one an actor
+  double deadline_seconds = 30;
+  RankTrace* trace = nullptr;    ///< where every step is recorded; null: nowhere
+};
+
+/// Runs all actors of the program on its threads, the caller's among them.
+DriveResult drive(RankProgram<Fabric>& program, const Call& call, Heap& heap, const DriveOptions& options);
 
 /// After an abort: shares this rank's record, gives the others a moment to share theirs, and names the culprit.
 Stall settle_stall(const Call& call, Heap& heap, const Stall& own, double grace_seconds);

@@ -96,7 +96,7 @@ Layer::Layer(std::shared_ptr<RankContext> context, const Problem& problem,
   }
 }
 
-CallStats Layer::forward(const CallInput& input, double deadline_seconds) {
+CallStats Layer::forward(const CallInput& input, double deadline_seconds, RankTrace* trace) {
   const std::lock_guard lock(context_->mutex());
   Heap& heap = context_->heap();
   if (const auto death = heap.death()) {
@@ -109,7 +109,9 @@ CallStats Layer::forward(const CallInput& input, double deadline_seconds) {
   RankProgram<Fabric> program(call, engines_, [&](Traffic* traffic) {
     return Fabric(heap.bases(), call.rank, traffic);
   });
-  DriveResult result = drive(program, call, heap, context_->options().num_threads, deadline_seconds);
+  DriveResult result = drive(program, call, heap, {.num_threads = context_->options().num_threads,
+                                                   .deadline_seconds = deadline_seconds,
+                                                   .trace = trace});
   if (!result.finished) {
     const Stall culprit = settle_stall(call, heap, *result.stall, grace_seconds(deadline_seconds));
     heap.kill(culprit);

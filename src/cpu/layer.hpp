@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "actors/rank_trace.hpp"
 #include "core/expert_source.hpp"
 #include "cpu/engine.hpp"
 #include "cpu/fabric.hpp"
@@ -79,7 +80,8 @@ class Layer {
   /// Collective: every rank of the heap calls. Blocks until this rank's y is done. Throws InvalidArgument on bad
   /// arguments before anything is sent (the call may be repeated), and on a wrong id in the middle of it; Timeout when
   /// `deadline_seconds` pass in which no rank gets on; FabricError when ranks disagree or another one failed.
-  CallStats forward(const CallInput& input, double deadline_seconds);
+  /// `trace`: where every actor's steps are recorded, or null.
+  CallStats forward(const CallInput& input, double deadline_seconds, RankTrace* trace = nullptr);
 
  private:
   std::shared_ptr<RankContext> context_;

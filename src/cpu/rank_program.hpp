@@ -12,6 +12,7 @@
 #include "actors/scheduler.hpp"
 #include "actors/stall.hpp"
 #include "actors/subscriber.hpp"
+#include "actors/trace.hpp"
 #include "cpu/engine.hpp"
 #include "cpu/fabric.hpp"
 
@@ -51,6 +52,18 @@ class RankProgram {
     return Actor::processor;
   }
 
+  /// Its place among the actors of its kind.
+  int index_of_kind(int actor) const {
+    switch (kind(actor)) {
+      case Actor::dispatcher:
+      case Actor::combiner: return actor / 2;
+      case Actor::processor: return static_cast<int>(processor_index(actor));
+      case Actor::subscriber:
+      case Actor::scheduler: return 0;
+    }
+    return 0;
+  }
+
   /// One step of one actor. Different actors may be stepped by different threads.
   Step step(int actor) {
     const SoloGroup group;
@@ -65,6 +78,13 @@ class RankProgram {
     Wait result;
     with(actor, [&](auto& it) { result = it.wait(); });
     return result;
+  }
+
+  /// The record of the actor's last step without its times; to the thread that stepped it.
+  TraceRecord record(int actor) {
+    const Task* ran = nullptr;
+    if (kind(actor) == Actor::processor) ran = processors_[processor_index(actor)].ran();
+    return describe_step(status(actor), wait(actor), ran);
   }
 
   /// Result of the actor's last step.
@@ -93,15 +113,18 @@ class RankProgram {
  private:
   Traffic* traffic_of(int actor) { return &traffic_[static_cast<std::size_t>(actor)]; }
 
+  std::size_t processor_index(int actor) const {
+    return static_cast<std::size_t>(actor - 2 * call_.roster.num_dispatchers - 2);
+  }
+
   template <class Function>
   void with(int actor, const Function& function) {
-    const int first_single = 2 * call_.roster.num_dispatchers;
     switch (kind(actor)) {
       case Actor::dispatcher: function(dispatchers_[static_cast<std::size_t>(actor / 2)]); break;
       case Actor::combiner: function(combiners_[static_cast<std::size_t>(actor / 2)]); break;
       case Actor::subscriber: function(*subscriber_); break;
       case Actor::scheduler: function(*scheduler_); break;
-      case Actor::processor: function(processors_[static_cast<std::size_t>(actor - first_single - 2)]); break;
+      case Actor::processor: function(processors_[processor_index(actor)]); break;
     }
   }
 

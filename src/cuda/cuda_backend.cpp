@@ -11,6 +11,7 @@
 #include "cuda/kernel_table.hpp"
 #include "cuda/layer.hpp"
 #include "cuda/local_heap.hpp"
+#include "cuda/repeated_launch.hpp"
 #include "cuda/vmm_heap.hpp"
 #include "flashmoe/error.hpp"
 
@@ -125,16 +126,7 @@ class CudaLayer final : public RankLayer {
     const std::lock_guard lock(call_mutex_);
     const auto begin = std::chrono::steady_clock::now();
     const DeviceGuard guard(context_->device());
-    cuda_backend::CallInput input{.x = call.x, .routing = call.routing, .y = call.y, .max_tokens = call.max_tokens,
-                                  .num_tokens = nullptr, .deadline_seconds = deadline_seconds};
-    if (staging_) {
-      upload(call, input);
-    } else {
-      require_on_device("x", call.x.data);
-      require_on_device("topk_ids", call.routing.topk_ids);
-      require_on_device("topk_weights", call.routing.topk_weights);
-      require_on_device("y", call.y.data);
-    }
+    const cuda_backend::CallInput input = place(call, deadline_seconds);
     const cuda_backend::KernelState before = context_->state(stream_);
     layer_.forward(input, stream_);
     // A copy that waits in its engine's queue for this kernel would hold up those of the ranks that the kernel waits for.
@@ -158,7 +150,34 @@ class CudaLayer final : public RankLayer {
     return stats;
   }
 
+  std::unique_ptr<PreparedCalls> prepare_calls(const LayerCall& call, const Repetition& repetition) override {
+    const std::lock_guard lock(call_mutex_);
+    const DeviceGuard guard(context_->device());
+    cuda_backend::LaunchedCall launched{.context = context_,
+                                        .layer = &layer_,
+                                        .input = place(call, repetition.deadline_seconds),
+                                        .stream = stream_,
+                                        .host_y = staging_ ? call.y.data : nullptr,
+                                        .y_bytes = row_bytes(call)};
+    return std::make_unique<cuda_backend::RepeatedLaunch>(std::move(launched), repetition.replay, repetition.most_calls);
+  }
+
  private:
+  /// The call's tensors in GPU memory, on their way there in the order of the stream where they are not yet.
+  cuda_backend::CallInput place(const LayerCall& call, double deadline_seconds) {
+    cuda_backend::CallInput input{.x = call.x, .routing = call.routing, .y = call.y, .max_tokens = call.max_tokens,
+                                  .num_tokens = nullptr, .deadline_seconds = deadline_seconds};
+    if (staging_) {
+      upload(call, input);
+    } else {
+      require_on_device("x", call.x.data);
+      require_on_device("topk_ids", call.routing.topk_ids);
+      require_on_device("topk_weights", call.routing.topk_weights);
+      require_on_device("y", call.y.data);
+    }
+    return input;
+  }
+
   std::size_t row_bytes(const LayerCall& call) const {
     return static_cast<std::size_t>(call.x.num_rows) * static_cast<std::size_t>(problem_.hidden) *
            dtype_bytes(problem_.dtype);

@@ -1,0 +1,78 @@
+#include "cuda/repeated_launch.hpp"
+
+#include <utility>
+
+#include "cuda/check.hpp"
+#include "cuda/memory.hpp"
+
+namespace flashmoe::cuda_backend {
+
+RepeatedLaunch::RepeatedLaunch(LaunchedCall call, Replay replay, int most_calls)
+    : call_(std::move(call)), events_(static_cast<std::size_t>(most_calls) + 1) {
+  const DeviceGuard guard(call_.context->device());
+  for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "cudaEventCreate");
+  if (replay == Replay::graph) capture();
+}
+
+RepeatedLaunch::~RepeatedLaunch() {
+  const DeviceGuard guard(call_.context->device());
+  if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+void RepeatedLaunch::capture() {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(call_.stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  call_.layer->forward(call_.input, call_.stream);
+  check(cudaStreamEndCapture(call_.stream, &graph), "cudaStreamEndCapture");
+  const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+  cudaGraphDestroy(graph);
+  check(made, "cudaGraphInstantiate");
+  check(cudaGraphUpload(graph_, call_.stream), "cudaGraphUpload");
+  check(cudaStreamSynchronize(call_.stream), "cudaStreamSynchronize");
+}
+
+void RepeatedLaunch::launch() {
+  if (graph_ == nullptr) {
+    call_.layer->forward(call_.input, call_.stream);
+  } else {
+    check(cudaGraphLaunch(graph_, call_.stream), "cudaGraphLaunch");
+  }
+}
+
+TimedCalls RepeatedLaunch::run(int num_calls) {
+  const DeviceGuard guard(call_.context->device());
+  const KernelState before = call_.context->state(call_.stream);
+  check(cudaEventRecord(events_.front(), call_.stream), "cudaEventRecord");
+  for (int i = 1; i <= num_calls; ++i) {
+    launch();
+    check(cudaEventRecord(events_[static_cast<std::size_t>(i)], call_.stream), "cudaEventRecord");
+  }
+  check(cudaStreamSynchronize(call_.stream), "cudaStreamSynchronize");
+  call_.layer->status();
+  const KernelState after = call_.context->state(call_.stream);
+
+  TimedCalls calls;
+  for (int i = 0; i < num_calls; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, events_[index], events_[index + 1]), "cudaEventElapsedTime");
+    calls.us.push_back(1e3 * static_cast<double>(ms));
+  }
+  const CallPlan plan = call_.layer->plan(call_.input.max_tokens);
+  const auto count = static_cast<std::uint64_t>(num_calls);
+  calls.stats = {.wire_form = plan.wire_form,
+                 .result_form = plan.result_form,
+                 .epoch = call_.context->outcome().finished_epochs - 1,
+                 .wire_bytes = (after.payload_bytes - before.payload_bytes) / count,
+                 .wire_overhead_bytes = (after.overhead_bytes - before.overhead_bytes) / count,
+                 .kernel_launches = 1,
+                 .phases = {}};
+  calls.device = call_.context->device();
+  if (call_.host_y != nullptr && call_.y_bytes > 0) {
+    check(cudaMemcpy(call_.host_y, call_.input.y.data, call_.y_bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  }
+  return calls;
+}
+
+}  // namespace flashmoe::cuda_backend
