@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tests the Python package, and compares program and package with the transformers library, live:
 # tools/test_torch.sh [PYTEST-ARGUMENT...], for example a file of tests/python/with_torch; default: all of them.
-# Needs the Python environment .venv/torch (tools/bootstrap.sh torch), the program in FLASHMOE_PROGRAM and the library in
-# FLASHMOE_LIBRARY, by default those of preset cpu.
+# Needs the Python environment .venv/torch (tools/bootstrap.sh torch), the program in FLASHMOE_PROGRAM and the library
+# in FLASHMOE_LIBRARY, by default those of preset cpu.
 set -eu
 cd "$(dirname "$0")/.."
 python=.venv/torch/bin/python

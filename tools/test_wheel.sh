@@ -17,7 +17,8 @@ cp "$project/examples/python/ranks.py" "$work"
 cd "$work"
 unset FLASHMOE_LIBRARY PYTHONPATH
 
-if ldd venv/lib/python3*/site-packages/flashmoe/lib/libflashmoe.so | grep -E 'not found|/usr/.*(openblas|fmt|stdc\+\+)' >&2; then
+library=$(echo venv/lib/python3*/site-packages/flashmoe/lib/libflashmoe.so)
+if ldd "$library" | grep -E 'not found|/usr/.*(openblas|fmt|stdc\+\+)' >&2; then
   echo "libflashmoe.so of the wheel needs libraries that it does not bring: see above" >&2
   exit 1
 fi

@@ -36,8 +36,8 @@ def run_moe(tokens_per_rank: int, token_dim: int, ffn_size: int, num_experts: in
 
     flashmoe.finalize(flash_handle)
     flashmoe.router.finalize(router_handle)
-    print(f"rank {init_args.ep_rank} of {init_args.ep_world}: {tokens_per_rank} tokens, {expert_counts.tolist()} to the "
-          "experts")
+    print(f"rank {init_args.ep_rank} of {init_args.ep_world}: {tokens_per_rank} tokens, {expert_counts.tolist()} to "
+          "the experts")
     return args.moe_out
 
 

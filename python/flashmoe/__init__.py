@@ -7,15 +7,22 @@ The page interface: `InitArgs`, `initialize`, `forward`, `finalize`, `router`.
 torch is imported when something that needs it is used.
 """
 
-from . import _native, router  # noqa: F401  (a submodule of the interface)
+from typing import TYPE_CHECKING
+
+from . import _native, router
 from .errors import (
     CudaError, Error, FabricError, ForwardOnly, InvalidArgument, InvalidDType, OutOfMemory, Timeout,
 )
-from .layer import CallStats, Group, Layer, LayerInfo, Problem, load_config, preset, preset_names
+from .group import Group
+from .layer import CallStats, Layer, LayerInfo, Problem, load_config, preset, preset_names
 from .page import (
     ActivationType, DataType, InitArgs, MLPType, MoEForwardArgs, finalize, forward, get_local_rank, initialize,
 )
 from .routing import Router, route
+
+if TYPE_CHECKING:
+    from .module import MoE
+    from .torch_ops import fused_moe
 
 __version__ = _native.library.flashmoe_version().decode()
 
@@ -35,8 +42,10 @@ def __getattr__(name: str):
     import importlib
 
     try:
-        return getattr(importlib.import_module("." + _NEED_TORCH[name], __name__), name)
+        value = getattr(importlib.import_module("." + _NEED_TORCH[name], __name__), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ImportError(f"flashmoe.{name} needs torch, which is not installed: pip install torch") from error
+    globals()[name] = value
+    return value

@@ -64,7 +64,7 @@ class RouterParameters(ctypes.Structure):
 class GroupOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("backend", c_int32), ("num_dispatchers", c_int32), ("num_processors", c_int32),
-        ("num_threads", c_int32), ("deadline_seconds", c_double),
+        ("num_threads", c_int32), ("deadline_seconds", c_double), ("meeting_seconds", c_double),
     ]
 
 
@@ -120,6 +120,7 @@ _FUNCTIONS = {
         "status", [c_char_p, c_int32, c_int64, c_int32, POINTER(Problem), POINTER(RouterConfig)]),
     "flashmoe_group_options_init_sized": (None, [POINTER(GroupOptions), c_size_t]),
     "flashmoe_group_create_local": ("status", [c_int32, POINTER(GroupOptions), _OUT]),
+    "flashmoe_group_join": ("status", [c_char_p, c_int32, c_int32, c_int32, POINTER(GroupOptions), _OUT]),
     "flashmoe_group_destroy": (None, [_HANDLE]),
     "flashmoe_layer_create": (
         "status", [_HANDLE, c_int32, POINTER(Problem), POINTER(Weights), c_double, _OUT]),
@@ -146,7 +147,8 @@ def _load() -> ctypes.CDLL:
             function.restype = ctypes.c_int if result == "status" else result
             function.argtypes = arguments
     except (OSError, AttributeError) as error:
-        raise ImportError(f"{path} is no libflashmoe.so that this package can use ({error}): install both anew") from error
+        raise ImportError(
+            f"{path} is no libflashmoe.so that this package can use ({error}): install both anew") from error
     return library
 
 

@@ -1,25 +1,25 @@
-"""Groups of ranks and their layers, over any library's tensors."""
+"""Layers, over any library's tensors."""
 
 import ctypes
 import dataclasses
 import os
 import threading
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 from . import _native, tensors
 from .errors import ForwardOnly, InvalidArgument
+from .group import Group, rank_in
 
 DType = Literal["bf16", "fp16", "tf32", "fp32", "fp64"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_clamped"]
-Backend = Literal["cpu", "cuda"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """What a layer computes, for how many ranks, and within which limits.
 
-    Experts are spread in blocks: rank r owns experts r * num_local_experts to (r + 1) * num_local_experts - 1. For token
-    row x and each of its routes (expert e, weight w)
+    Experts are spread in blocks: rank r owns experts r * num_local_experts to (r + 1) * num_local_experts - 1. For
+    token row x and each of its routes (expert e, weight w)
 
         gate = x W_gate[e]^T + b_gate[e], up = x W_up[e]^T + b_up[e]
         h = activation(gate) * up, or activation(up) when not gated
@@ -98,31 +98,6 @@ _NAMES = {
 }
 
 
-class Group:
-    """The ranks that build layers together. All of them are in this process, each calls from a thread of its own.
-
-    Args:
-        num_ranks: 1..64.
-        backend: "cpu" (threads, host memory) or "cuda" (GPUs, device memory).
-        num_processors: CPU backend: actors per rank that compute tiles, 1..64.
-        num_threads: CPU backend: threads per rank that step its actors, the caller's among them; 0: one an actor.
-        deadline_seconds: a call in which no rank gets on for so long ends with Timeout.
-
-    Raises InvalidArgument for options out of range, CudaError when this build or machine cannot run the backend.
-    """
-
-    def __init__(self, num_ranks: int = 1, *, backend: Backend = "cpu", num_processors: int = 1, num_threads: int = 1,
-                 deadline_seconds: float = 30.0):
-        options = _native.initialised(_native.GroupOptions, "flashmoe_group_options_init_sized")
-        options.backend = _native.number_of(_native.BACKENDS, "backend", backend)
-        _native.set_number(options, "num_processors", num_processors)
-        _native.set_number(options, "num_threads", num_threads)
-        _native.set_number(options, "deadline_seconds", deadline_seconds)
-        self._handle = _native.Handle("group_create_local", _native.integer("num_ranks", num_ranks), ctypes.byref(options))
-        self.num_ranks = num_ranks
-        self.backend = backend
-
-
 @dataclasses.dataclass(frozen=True)
 class LayerInfo:
     """What a layer holds and how it will run."""
@@ -185,7 +160,7 @@ class Layer:
         up_bias: fp32 [num_local_experts][up_columns], where the problem has it.
         down_bias: fp32 [num_local_experts][hidden], where the problem has it.
         group: the ranks; None: this one alone, on the CPU.
-        rank: which of them this is.
+        rank: which of them this is; None: this process's rank of a group of processes, else 0.
         deadline_seconds: of this layer's calls; 0: the group's.
 
     The weights are not copied: they stay alive with the layer, and changes of their values are seen by later calls.
@@ -195,11 +170,12 @@ class Layer:
     """
 
     def __init__(self, problem: Problem, up: Any, down: Any, *, up_bias: Any = None, down_bias: Any = None,
-                 group: Group | None = None, rank: int = 0, deadline_seconds: float = 0.0):
+                 group: Optional[Group] = None, rank: Optional[int] = None,
+                 deadline_seconds: float = 0.0):
         self._lock = threading.Lock()
         self.problem = problem
-        self.rank = rank
         self._group = Group(problem.num_ranks) if group is None else group
+        self.rank = rank_in(group, rank)
         native_problem = problem._to_native()
         problem.validate()
         storage = storage_dtype(problem.dtype)
@@ -218,8 +194,8 @@ class Layer:
         weights = _native.initialised(_native.Weights)
         for name, got in views.items():
             setattr(weights, name, got.pointer)
-        self._handle = _native.Handle("layer_create", self._group._handle, _native.integer("rank", rank),
-                                      ctypes.byref(native_problem), ctypes.byref(weights), deadline_seconds)
+        self._handle = _native.Handle("layer_create", self._group._handle, self.rank, ctypes.byref(native_problem),
+                                      ctypes.byref(weights), deadline_seconds)
 
     def forward(self, x: Any, topk_weights: Any, topk_ids: Any, *, out: Any = None, max_tokens: int = 0) -> Any:
         """Runs the layer on this rank's tokens. Collective: every rank calls, with no tokens too.
@@ -233,8 +209,8 @@ class Layer:
 
         Blocks until the result is there. No gradients. Raises InvalidArgument (InvalidDType) on arguments that do not
         fit, before anything is sent; InvalidArgument on a wrong id, FabricError when ranks disagree about the call or
-        another one failed, Timeout when nobody gets on for the deadline: after these three the heap is dead, every later
-        call of its layers raises Timeout, and new layers get a new heap.
+        another one failed, Timeout when nobody gets on for the deadline: after these three the heap is dead, every
+        later call of its layers raises Timeout, and new layers get a new heap.
         """
         self.run(x, topk_weights, topk_ids, out := self._output(x, out), max_tokens)
         return out

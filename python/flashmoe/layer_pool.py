@@ -8,19 +8,21 @@ from typing import Any, Iterator
 
 from . import layer as layers
 from .errors import InvalidArgument
+from .group import Group
 
 _MOST_THREADS = 16
 _WORK_OF_THREADS = 1 << 26  # multiplications of a call from which on waking other threads pays
 
 
 class LayerPool:
-    """Makes a layer for a call and lets go of it afterwards, so that no weights are kept; heaps are, for the most recent
+    """Makes a layer for a call and lets go of it afterwards, so that no weights are kept. Heaps are, of the most recent
     problems, because making one costs more than a call."""
 
     def __init__(self, num_heaps: int = 8):
         self._num_heaps = num_heaps
-        self._groups: dict[tuple[str, int], layers.Group] = {}
-        self._keepers: collections.OrderedDict = collections.OrderedDict()  # problem and device: a layer, its heap alive
+        self._groups: dict[tuple[str, int], Group] = {}
+        # By problem and device: a layer that is there to keep its heap alive.
+        self._keepers: collections.OrderedDict = collections.OrderedDict()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -41,7 +43,7 @@ class LayerPool:
         with self._lock:
             self._keepers.clear()
 
-    def _group_of(self, problem: layers.Problem, device: Any) -> layers.Group:
+    def _group_of(self, problem: layers.Problem, device: Any) -> Group:
         if device.type == "cuda" and (device.index or 0) != 0:
             raise InvalidArgument(f"hidden_states is on {device}, wanted cuda:0: show the process one GPU by "
                                   "CUDA_VISIBLE_DEVICES")
@@ -50,7 +52,7 @@ class LayerPool:
         key = (device.type, threads)
         with self._lock:
             if key not in self._groups:
-                self._groups[key] = layers.Group(1, backend=device.type, num_processors=threads, num_threads=threads)
+                self._groups[key] = Group(1, backend=device.type, num_processors=threads, num_threads=threads)
             return self._groups[key]
 
     def _keep_heap(self, key: tuple, layer: layers.Layer) -> None:

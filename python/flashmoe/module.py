@@ -8,6 +8,7 @@ import torch
 from . import layer as layers
 from . import torch_ops
 from .errors import InvalidArgument
+from .group import Group, rank_in
 from .routing import RouterFunction
 
 
@@ -26,7 +27,7 @@ class MoE(torch.nn.Module):
         router_bias, selection_bias: whether the router has them (see Router).
         renormalize, scaling_factor, num_groups, topk_groups: of the router, see Router.
         apply_router_weight_on_input: the weight scales what goes into the activation instead of the result.
-        group, rank: the ranks that share the experts, and which of them this is; None: this one alone.
+        group, rank: the ranks that share the experts, and which of them this is (see Layer); None: this one alone.
         max_tokens: most tokens a rank brings to one call, the same on all ranks; needed with a group.
         device, dtype: of the parameters; bf16, fp16, fp32 or fp64.
 
@@ -42,8 +43,8 @@ class MoE(torch.nn.Module):
                  router: Optional[RouterFunction] = "softmax_topk", router_bias: bool = False,
                  selection_bias: bool = False, renormalize: bool = False, scaling_factor: float = 1.0,
                  num_groups: int = 1, topk_groups: int = 1, apply_router_weight_on_input: bool = False,
-                 swiglu_alpha: float = 1.702, swiglu_limit: float = 7.0, group: Optional[layers.Group] = None,
-                 rank: int = 0, max_tokens: int = 0, device: Optional[torch.device] = None,
+                 swiglu_alpha: float = 1.702, swiglu_limit: float = 7.0, group: Optional[Group] = None,
+                 rank: Optional[int] = None, max_tokens: int = 0, device: Optional[torch.device] = None,
                  dtype: torch.dtype = torch.bfloat16):
         super().__init__()
         if dtype not in torch_ops.DTYPES:
@@ -57,7 +58,8 @@ class MoE(torch.nn.Module):
             gated=gated, up_bias=expert_bias, down_bias=expert_bias, weight_on_input=apply_router_weight_on_input,
             swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
         self.problem.validate()
-        self.group, self.rank, self._layer = group, rank, None
+        self.group, self.rank = group, rank_in(group, rank)
+        self._layer: Optional[layers.Layer] = None
         self._router = router
         self._router_settings = (renormalize, scaling_factor, num_groups, topk_groups, 0.01)
 
@@ -97,12 +99,13 @@ class MoE(torch.nn.Module):
                 topk_ids: Optional[torch.Tensor] = None) -> torch.Tensor:
         """The block's result, shaped like hidden_states [..., hidden].
 
-        topk_weights and topk_ids [..., top_k] take the router's place; fused_moe() says what they may be. With a group the
-        call is collective: every rank calls. Raises as fused_moe() and Layer.forward().
+        topk_weights and topk_ids [..., top_k] take the router's place; fused_moe() says what they may be. With a group
+        the call is collective: every rank calls. Raises as fused_moe() and Layer.forward().
         """
         problem = self.problem
         if hidden_states.shape[-1] != problem.hidden:
-            raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [..., {problem.hidden}]")
+            raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [..., "
+                                  f"{problem.hidden}]")
         tokens = hidden_states.reshape(-1, problem.hidden)
         if (topk_weights is None) != (topk_ids is None):
             raise InvalidArgument("topk_weights and topk_ids go together: pass both, or none for the module's router")
@@ -127,7 +130,8 @@ class MoE(torch.nn.Module):
 
     def _apply(self, *arguments, **keywords):
         if self._layer is not None:
-            raise InvalidArgument("the module's ranks share memory by its first forward(): move or convert it before that")
+            raise InvalidArgument("the module's parameters are in use since its first forward(): move or convert it "
+                                  "before that")
         return super()._apply(*arguments, **keywords)
 
     def extra_repr(self) -> str:

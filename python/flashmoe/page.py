@@ -18,6 +18,7 @@ from typing import Any, Optional
 from . import layer as layers
 from . import tensors
 from .errors import FabricError, InvalidArgument, InvalidDType
+from .group import Group
 
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
@@ -145,7 +146,7 @@ class FlashHandle:
     def __init__(self, args: InitArgs):
         self.args = args
         self.routes: Any = None
-        self._group = layers.Group(args.ep_world, backend="cpu")
+        self._group = Group(args.ep_world, backend="cpu")
         self._layer: Optional[layers.Layer] = None
         self._weights_of: Any = None
         self._open = True
@@ -167,7 +168,7 @@ class FlashHandle:
         self._layer = self._weights_of = self.routes = None
 
 
-def _make_layer(init: InitArgs, args: MoEForwardArgs, group: layers.Group) -> layers.Layer:
+def _make_layer(init: InitArgs, args: MoEForwardArgs, group: Group) -> layers.Layer:
     import torch
 
     gated = init.mlp_type == MLPType.GATED
@@ -198,8 +199,8 @@ def initialize(args: InitArgs) -> FlashHandle:
                               "flashmoe.fused_moe or flashmoe.Layer on a GPU")
     args.problem().validate()
     if args.ep_world > 1:
-        raise FabricError(f"{args.ep_world} processes were started, but the CPU backend keeps all ranks in one process: "
-                          "start one, or use flashmoe.Group with a thread for each rank")
+        raise FabricError(f"{args.ep_world} processes were started, but the CPU backend keeps all ranks in one process"
+                          ": start one, or use flashmoe.Group with a thread for each rank")
     return FlashHandle(args)
 
 

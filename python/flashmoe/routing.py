@@ -33,8 +33,9 @@ class Router:
         bias: fp32 [num_experts], added to the logits.
         selection_bias: fp32 [num_experts], added to scores for selection only (sigmoid_grouped).
 
-    Ties go to the lowest expert id. A token's ids are distinct and in range and its weights finite, whatever its logits.
-    Raises InvalidArgument (InvalidDType) when the configuration breaks a rule or a parameter does not go with it.
+    Ties go to the lowest expert id. A token's ids are distinct and in range and its weights finite, whatever its
+    logits. Raises InvalidArgument (InvalidDType) when the configuration breaks a rule or a parameter does not go
+    with it.
     """
 
     def __init__(self, num_experts: int, top_k: int, *, function: RouterFunction = "softmax_topk",

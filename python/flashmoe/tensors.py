@@ -69,7 +69,8 @@ def _view_of_dlpack(tensor: Any, name: str) -> View:
     try:
         capsule = tensor.__dlpack__()
     except (BufferError, RuntimeError, TypeError) as error:
-        raise errors.InvalidArgument(f"{name} cannot be shared by DLPack ({error}): pass a writable plain tensor") from error
+        raise errors.InvalidArgument(
+            f"{name} cannot be shared by DLPack ({error}): pass a writable plain tensor") from error
     dl = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(dl.shape[: dl.ndim])
     strides = tuple(dl.strides[: dl.ndim]) if dl.strides else contiguous_strides(shape)

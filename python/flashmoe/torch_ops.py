@@ -116,15 +116,17 @@ def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> 
         if tensor.dim() != dims:
             raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted {dims} dimensions")
         if tensor.dtype != hidden_states.dtype:
-            raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted {hidden_states.dtype} as hidden_states: convert one")
+            raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted {hidden_states.dtype} as hidden_states: "
+                               "convert one")
     experts, columns, hidden = w13.shape
     intermediate = w2.shape[2]
     if w2.shape[:2] != (experts, hidden) or columns not in (intermediate, 2 * intermediate):
         raise InvalidArgument(
-            f"w13 {list(w13.shape)} and w2 {list(w2.shape)} do not go together: wanted [E, 2 * I, H] (not gated: [E, I, H]) "
-            "and [E, H, I]")
+            f"w13 {list(w13.shape)} and w2 {list(w2.shape)} do not go together: wanted [E, 2 * I, H] (not gated: "
+            "[E, I, H]) and [E, H, I]")
     if hidden_states.shape[1] != hidden:
-        raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, {hidden}] as w13 has")
+        raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, {hidden}] as "
+                              "w13 has")
     for name, bias, size in (("w13_bias", w13_bias, columns), ("w2_bias", w2_bias, hidden)):
         if bias is not None and bias.shape != (experts, size):
             raise InvalidArgument(f"{name} has shape {list(bias.shape)}, wanted [{experts}, {size}]")
@@ -171,8 +173,8 @@ def _fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int)
     order = (topk_ids == -1).to(torch.int8).argsort(dim=1, stable=True)
     ids, weights = topk_ids.gather(1, order), topk_weights.gather(1, order)
     if (ids[:, most:] != -1).any():
-        raise InvalidArgument(f"topk_ids has tokens with more than {most} routes: a rank takes as many as it has experts, "
-                              f"at most {_MOST_TOP_K}")
+        raise InvalidArgument(f"topk_ids has tokens with more than {most} routes: a rank takes as many as it has "
+                              f"experts, at most {_MOST_TOP_K}")
     return weights[:, :most].contiguous(), ids[:, :most].contiguous()
 
 
@@ -181,12 +183,13 @@ def _fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int)
 
 @torch.library.custom_op("flashmoe::fused_moe", mutates_args=())
 def _fused_moe(
-    hidden_states: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,
-    w13_bias: Optional[torch.Tensor], w2_bias: Optional[torch.Tensor], activation: str, gated: bool,
-    weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
+    hidden_states: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor, w13_bias: Optional[torch.Tensor], w2_bias: Optional[torch.Tensor], activation: str,
+    gated: bool, weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
 ) -> torch.Tensor:
     if hidden_states.dtype not in DTYPES:
-        raise InvalidDType(f"hidden_states has dtype {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+        raise InvalidDType(f"hidden_states has dtype {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: "
+                           "convert it")
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     num_tokens, hidden = hidden_states.shape
     if num_tokens == 0 or topk_ids.shape[-1] == 0:

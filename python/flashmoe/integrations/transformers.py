@@ -1,7 +1,7 @@
 """The MoE layers of transformers models on flashmoe: patch(model), unpatch(model).
 
-Families: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, DeepSeek-V2, DeepSeek-V3, Phi-3.5-MoE, gpt-oss, Llama 4. A block's router
-and its shared expert stay the model's own; the routed experts are replaced.
+Families: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, DeepSeek-V2, DeepSeek-V3, Phi-3.5-MoE, gpt-oss, Llama 4. A block's
+router and its shared expert stay the model's own; the routed experts are replaced.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import torch
 from .. import layer as layers
 from .. import torch_ops
 from ..errors import InvalidArgument
+from ..group import Group, rank_in
 
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -42,11 +43,11 @@ _FORMS = {
 class Experts(torch.nn.Module):
     """Takes the place of a model's routed experts.
 
-    Where the model's matrices are stored as flashmoe wants them, they are used as they lie, under their names; where they
-    are not (gpt-oss, Llama 4), or the experts are spread over ranks, they are copied and the model's are freed.
+    Where the model's matrices are stored as flashmoe wants them, they are used as they lie, under their names; where
+    they are not (gpt-oss, Llama 4), or the experts are spread over ranks, they are copied and the model's are freed.
     """
 
-    def __init__(self, original: torch.nn.Module, hidden_act: str, group: Optional[layers.Group], rank: int,
+    def __init__(self, original: torch.nn.Module, hidden_act: str, group: Optional[Group], rank: int,
                  max_tokens: int):
         super().__init__()
         form = _FORMS[type(original).__name__]
@@ -113,7 +114,7 @@ class Experts(torch.nn.Module):
         return original
 
 
-def patch(model: torch.nn.Module, *, group: Optional[layers.Group] = None, rank: int = 0,
+def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Optional[int] = None,
           max_tokens: int = 0) -> torch.nn.Module:
     """Replaces the routed experts of every MoE block of a transformers model, in place, and returns the model.
 
@@ -121,14 +122,14 @@ def patch(model: torch.nn.Module, *, group: Optional[layers.Group] = None, rank:
         model: of one of the module's families, on the CPU, in bf16, fp16 or fp32.
         group: ranks that share the experts, each with a patched model of its own; every forward() of the model is
             collective then: the ranks make the same number, with any number of tokens. None: all experts are here.
-        rank: which of them this is.
+        rank: which of them this is (see Layer).
         max_tokens: with a group, most tokens (batch times sequence) of one forward(), the same on all ranks.
 
     Raises InvalidArgument for a model without MoE blocks that are known, or patched already.
     """
     if group is not None and max_tokens <= 0:
-        raise InvalidArgument(f"max_tokens ({max_tokens}) must be above 0 with a group: say how many tokens one forward() "
-                              "has at most, the same on all ranks")
+        raise InvalidArgument(f"max_tokens ({max_tokens}) must be above 0 with a group: say how many tokens one "
+                              "forward() has at most, the same on all ranks")
     if any(isinstance(module, Experts) for module in model.modules()):
         raise InvalidArgument("the model is patched already: unpatch it first")
     blocks = [module for module in model.modules() if type(getattr(module, "experts", None)).__name__ in _FORMS]
@@ -136,7 +137,7 @@ def patch(model: torch.nn.Module, *, group: Optional[layers.Group] = None, rank:
         raise InvalidArgument(f"{type(model).__name__} has no MoE blocks that can be replaced: wanted one of "
                               f"{', '.join(_FORMS)} in it")
     for block in blocks:
-        block.experts = Experts(block.experts, _hidden_act(model), group, rank, max_tokens)
+        block.experts = Experts(block.experts, _hidden_act(model), group, rank_in(group, rank), max_tokens)
         if block.experts._form.in_block:
             block.forward = types.MethodType(_llama4_forward, block)
     return model

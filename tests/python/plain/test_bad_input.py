@@ -116,7 +116,8 @@ def test_ids_out_of_range_end_the_heap(weights, call, is_one_sentence, expert):
 
 @pytest.mark.parametrize("options, message", [
     (dict(num_ranks=0), "num_ranks"), (dict(num_ranks=65), "num_ranks"), (dict(num_ranks="2"), "num_ranks"),
-    (dict(num_ranks=2**32 + 1), "num_ranks"), (dict(backend="gpu"), "cpu, cuda"), (dict(deadline_seconds=0), "deadline"),
+    (dict(num_ranks=2**32 + 1), "num_ranks"), (dict(backend="gpu"), "cpu, cuda"),
+    (dict(deadline_seconds=0), "deadline"),
     (dict(num_processors=65), "num_processors"), (dict(num_threads=-1), "num_threads"),
 ])
 def test_groups_that_cannot_be(is_one_sentence, options, message):
@@ -177,6 +178,7 @@ def test_a_library_that_cannot_be_loaded_is_an_import_error(tmp_path, run_python
 def test_the_package_says_what_needs_torch(monkeypatch):
     for name in ("flashmoe.module", "flashmoe.torch_ops"):
         monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(vars(flashmoe), "MoE", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     with pytest.raises(ImportError, match="pip install torch"):
         flashmoe.MoE
@@ -200,3 +202,29 @@ def test_dlpack_tensors_are_read_as_they_lie():
     got = tensors.view(array, "array")
     assert (got.shape, got.strides, got.dtype, got.device) == ((4, 4), (6, 1), "fp32", "cpu")
     assert got.pointer == array.ctypes.data
+
+
+@pytest.mark.parametrize("place, message", [
+    (("", 0, 1, 0), "group_id"), (("job", 2, 2, 0), "rank"), (("job", 0, 0, 0), "num_ranks"),
+    (("job", "0", 1, 0), "rank"), (("job", 0, 1, 1 << 33), "device"),
+])
+def test_groups_of_processes_that_cannot_be(is_one_sentence, place, message):
+    with pytest.raises(flashmoe.Error, match=f"{message}|GPU|CUDA") as caught:
+        flashmoe.Group.join(*place, meeting_seconds=0.1)
+    assert is_one_sentence(str(caught.value))
+    assert isinstance(caught.value, (flashmoe.InvalidArgument, flashmoe.CudaError))
+
+
+def test_an_mpi_communicator_becomes_a_group():
+    class Communicator:  # of mpi4py, as far as it is used
+        def bcast(self, value, root):
+            return value
+
+        def Get_rank(self):
+            return 0
+
+        def Get_size(self):
+            return 0
+
+    with pytest.raises((flashmoe.InvalidArgument, flashmoe.CudaError)):
+        flashmoe.Group.from_mpi(Communicator(), device=0, meeting_seconds=0.1)

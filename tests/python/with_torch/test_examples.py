@@ -19,14 +19,3 @@ def test_the_quickstart_runs_under_torchrun(run_python):
                         EXAMPLES / "quickstart.py", "--torch-init")
     assert result.returncode == 0, result.stderr
     assert "rank 0 of 1" in result.stdout
-
-
-@pytest.mark.parametrize("launcher", [
-    dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1"),
-    dict(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="0"),
-    dict(SLURM_PROCID="0", SLURM_NTASKS="2", SLURM_LOCALID="0"),
-], ids=["torchrun", "mpirun", "srun"])
-def test_several_processes_on_the_cpu_are_refused(run_python, launcher):  # INIT8
-    result = run_python(EXAMPLES / "quickstart.py", **launcher)
-    assert result.returncode == 1
-    assert "FabricError" in result.stderr.splitlines()[-1] and "one process" in result.stderr.splitlines()[-1]

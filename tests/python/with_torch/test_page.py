@@ -23,7 +23,8 @@ def make(args, seed=1, biases=False):
                    local_expert_up_v=torch.randn(experts, *columns) / 6 if gated else None,
                    local_expert_down=torch.randn(experts, *rows) / 5, moe_out=torch.empty_like(tokens))
     if biases:
-        tensors.update(local_bias_up=torch.randn(experts, args.ffn_size), local_bias_down=torch.randn(experts, args.token_dim),
+        tensors.update(local_bias_up=torch.randn(experts, args.ffn_size),
+                       local_bias_down=torch.randn(experts, args.token_dim),
                        local_bias_up_v=torch.randn(experts, args.ffn_size) if gated else None)
     return flashmoe.MoEForwardArgs(**tensors)
 
@@ -93,6 +94,21 @@ def test_what_is_finalized_is_gone(is_one_sentence):
         assert is_one_sentence(str(caught.value))
 
 
+@pytest.mark.parametrize("launcher", [
+    dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1"),
+    dict(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="1"),
+    dict(SLURM_PROCID="1", SLURM_NTASKS="2", SLURM_LOCALID="1"),
+], ids=["torchrun", "mpirun", "srun"])
+def test_every_launcher_gives_the_same_ranks(monkeypatch, is_one_sentence, launcher):  # INIT8
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    args = init_args()
+    assert (args.ep_rank, args.ep_world, args.num_local_experts, flashmoe.get_local_rank()) == (1, 2, 3, 1)
+    with pytest.raises(flashmoe.FabricError, match="2 processes were started.*one process") as caught:
+        flashmoe.initialize(args)
+    assert is_one_sentence(str(caught.value))
+
+
 @pytest.mark.parametrize("change, error, message", [
     (dict(token_dim=30), flashmoe.InvalidArgument, "multiple of 8"),
     (dict(top_k=7), flashmoe.InvalidArgument, "top_k"),
@@ -125,4 +141,5 @@ def test_tensors_that_do_not_fit(is_one_sentence, change, error, message):
         flashmoe.forward(flash, tensors)
     assert is_one_sentence(str(caught.value))
     with pytest.raises(flashmoe.InvalidArgument, match=r"\[32, 6\]"):
-        flashmoe.router.forward(router, flash, flashmoe.router.RouterForwardArgs(torch.randn(16, 32), torch.randn(6, 32)))
+        flashmoe.router.forward(
+            router, flash, flashmoe.router.RouterForwardArgs(torch.randn(16, 32), torch.randn(6, 32)))
