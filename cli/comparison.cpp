@@ -29,11 +29,17 @@ std::vector<std::int64_t> draw(std::int64_t num_tokens, std::int64_t count, std:
 }
 
 void add(Deviation& deviation, double value, double reference, double rounded_reference) {
-  if (!std::isfinite(rounded_reference)) return;  // nothing to measure: the contract asks for no value here
+  if (!std::isfinite(rounded_reference)) {
+    // A sum that overflows may round to the largest number as well; one that is no number is none in any order.
+    if (std::isnan(rounded_reference) && !std::isnan(value)) ++deviation.num_not_finite;
+    ++deviation.num_unmeasured;
+    return;
+  }
   if (!std::isfinite(value)) {
     ++deviation.num_not_finite;
     return;
   }
+  ++deviation.num_measured;
   const double error = value - reference;
   deviation.error_squares += error * error;
   deviation.reference_squares += reference * reference;
@@ -54,18 +60,6 @@ double round_to(DType dtype, double value) {
 
 }  // namespace
 
-double tolerance(DType dtype, std::int64_t num_elements) {
-  switch (dtype) {
-    // Three roundings of 8 bits give 2.86e-3 on average; over few elements the estimate itself scatters around that.
-    case DType::bf16: return num_elements < (1 << 16) ? 1.2 * 3e-3 : 3e-3;
-    case DType::fp16: return 5e-4;
-    case DType::tf32: return 1e-3;
-    case DType::fp32: return 1e-5;
-    case DType::fp64: return 1e-13;
-  }
-  return 0.0;
-}
-
 std::vector<Deviation> compare(const Batch& batch, const ExpertSource& experts, const Sample& sample) {
   const Problem& problem = batch.problem;
   const std::int64_t hidden = problem.hidden;
@@ -79,12 +73,13 @@ std::vector<Deviation> compare(const Batch& batch, const ExpertSource& experts, 
                                                          batch.routing.view(), tokens, sample.num_threads);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     Deviation& rank = ranks[static_cast<std::size_t>(batch.rank_of_token(tokens[i]))];
-    ++rank.num_tokens;
+    const std::int64_t measured_before = rank.num_measured;
     for (std::int64_t column = 0; column < hidden; ++column) {
       const double value = load_element(problem.dtype, batch.y.data(), tokens[i] * hidden + column);
       const double wanted = reference[i * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(column)];
       add(rank, value, wanted, round_to(problem.dtype, wanted));
     }
+    if (rank.num_measured > measured_before) ++rank.num_tokens;
   }
   for (Deviation& rank : ranks) set_relative_error(rank);
   return ranks;
@@ -100,9 +95,11 @@ Comparison judge(const Problem& problem, std::vector<Deviation> ranks) {
     all.reference_squares += rank.reference_squares;
     all.max_abs_error = std::max(all.max_abs_error, rank.max_abs_error);
     all.num_not_finite += rank.num_not_finite;
+    all.num_measured += rank.num_measured;
+    all.num_unmeasured += rank.num_unmeasured;
   }
   set_relative_error(all);
-  comparison.tolerance = tolerance(problem.dtype, all.num_tokens * problem.hidden);
+  comparison.tolerance = reference::error_bar(problem.dtype, all.num_measured);
   comparison.passed = all.num_not_finite == 0 && all.rel_l2 <= comparison.tolerance;
   return comparison;
 }

@@ -11,23 +11,23 @@ namespace flashmoe::cli {
 
 /// Errors over some rows; none: all zero.
 struct Deviation {
-  std::int64_t num_tokens = 0;
+  std::int64_t num_tokens = 0;     ///< with at least one element measured
   double error_squares = 0;        ///< sum of (y - reference)^2
   double reference_squares = 0;
   double rel_l2 = 0;               ///< ||y - reference|| / ||reference||, infinite when only the reference is zero
   double max_abs_error = 0;
-  std::int64_t num_not_finite = 0; ///< elements that are NaN or Inf where the reference, rounded to the type, is not
+  std::int64_t num_not_finite = 0; ///< elements that are NaN or Inf where the reference, rounded to the type, is not,
+                                   ///< or not NaN where it is
+  std::int64_t num_measured = 0;   ///< elements
+  std::int64_t num_unmeasured = 0; ///< elements without an error, since the reference is NaN or Inf
 };
 
 struct Comparison {
   Deviation all;
   std::vector<Deviation> ranks;  // [num_ranks]
   double tolerance = 0;
-  bool passed = true;            ///< true as well when nothing was compared
+  bool passed = true;            ///< true as well when nothing was measured
 };
-
-/// Largest relative L2 the numerics contract allows for `num_elements` results.
-double tolerance(DType dtype, std::int64_t num_elements);
 
 /// Which tokens are compared, and by how many threads.
 struct Sample {

@@ -1,4 +1,5 @@
 // The program `flashmoe`: one MoE layer on several ranks, planned, run and compared.
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -6,8 +7,10 @@
 #include <cstdio>
 #include <functional>
 #include <new>
+#include <string>
 
 #include "commands.hpp"
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
 
@@ -64,7 +67,10 @@ ExitCode parse_and_run(int argc, char** argv) {
       app.exit(error);  // --help, --version
       return kRight;
     }
-    spdlog::error("{} (flashmoe --help lists the commands and flags)", error.what());
+    // Where no command is known the parser only says that it wants one.
+    const bool unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
+    spdlog::error("{} (flashmoe --help lists the commands and flags)",
+                  unknown ? fmt::format("no command is called {}", printable(argv[1])) : std::string(error.what()));
     return kBadInput;
   }
   return guarded(command);

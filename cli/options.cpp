@@ -1,8 +1,24 @@
 #include "options.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <system_error>
+
+#include "core/printable.hpp"
 
 namespace flashmoe::cli {
+
+CLI::Validator whole_number() {
+  return {[](std::string& text) -> std::string {
+            std::uint64_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (error == std::errc() && end == text.data() + text.size()) return {};
+            return fmt::format("({}) must be a whole number from 0 to 2^64 - 1", printable(text));
+          },
+          ""};
+}
 
 void add_execution_options(CLI::App& command, Options& options) {
   const std::string execution = "Execution";
@@ -38,15 +54,18 @@ void add_options(CLI::App& command, Options& options) {
   command.add_flag("--no-gate", options.no_gate, "Plain experts: no gate beside the up matrix")->group(layer);
 
   const std::string batch = "Batch";
-  command.add_option("--dtype", options.dtype, "bf16, fp16, tf32, fp32 or fp64")->capture_default_str()->group(batch);
+  command.add_option("--dtype", options.dtype, "bf16, fp16, tf32, fp32 or fp64; a checkpoint is converted")
+      ->capture_default_str()->group(batch);
   command.add_option("--ranks", options.ranks, "Ranks the experts are spread over")->capture_default_str()->group(batch);
   command.add_option("--tokens", options.tokens, "Tokens of every rank, or one count a rank: N0,N1,... [64]")->group(batch);
   command.add_option("--routing", options.routing,
                      "uniform, zipf:S, all-to-one or IDS.npy[,WEIGHTS.npy] [the checkpoint's router, else uniform]")
       ->group(batch);
-  command.add_option("--hidden-states", options.hidden_states, "Token rows of all ranks from a .safetensors or .npy file")
+  command.add_option("--hidden-states", options.hidden_states,
+                     "Token rows of all ranks from a .safetensors or .npy file (bf16 in .npy: as 16-bit integers)")
       ->group(batch);
-  command.add_option("--seed", options.seed, "Seed of everything generated")->capture_default_str()->group(batch);
+  command.add_option("--seed", options.seed, "Seed of everything generated")
+      ->check(whole_number())->capture_default_str()->group(batch);
 
   add_execution_options(command, options);
 
@@ -64,7 +83,8 @@ void add_options(CLI::App& command, Options& options) {
   const std::string result = "Result";
   command.add_option("--verify-tokens", options.verify_tokens,
                      "Tokens compared with the fp64 reference, 0: none [64 of run, all of verify]")->group(result);
-  command.add_option("--output", options.output, "Write the results of all ranks to a .safetensors or .npy file")
+  command.add_option("--output", options.output,
+                     "Write the results of all ranks to a .safetensors or .npy file (bf16 in .npy: as 16-bit integers)")
       ->group(result);
   command.add_flag("--json", options.json, "One JSON object on standard output, nothing else")->group(result);
 }

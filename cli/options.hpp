@@ -8,6 +8,7 @@
 
 namespace CLI {
 class App;
+class Validator;
 }
 
 namespace flashmoe::cli {
@@ -64,6 +65,9 @@ struct Options {
 
 /// Adds every flag to a command.
 void add_options(CLI::App& command, Options& options);
+
+/// Refuses what is no unsigned 64-bit number, signs and overflow included.
+CLI::Validator whole_number();
 
 /// Adds the flags of group "Execution".
 void add_execution_options(CLI::App& command, Options& options);

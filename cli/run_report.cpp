@@ -131,14 +131,21 @@ std::string verdict(const RunReport& report) {
   const Comparison& comparison = report.comparison;
   const std::int64_t num_tokens = report.job.num_tokens();
   if (num_tokens == 0) return "no tokens: nothing to compare\n";
-  if (comparison.all.num_tokens == 0) return "not compared with the reference\n";
+  const std::int64_t unmeasured = comparison.all.num_unmeasured;
+  if (comparison.all.num_tokens == 0 && comparison.all.num_not_finite == 0) {
+    return unmeasured == 0 ? "not compared with the reference\n"
+                           : "not measured: every result compared is NaN or Inf in the reference too\n";
+  }
   const std::string scope = fmt::format("{} of {} tokens against the fp64 reference", comparison.all.num_tokens, num_tokens);
   if (comparison.all.num_not_finite > 0) {
-    return fmt::format("WRONG: {} results of {} are NaN or Inf and must not be\n", comparison.all.num_not_finite, scope);
+    return fmt::format("WRONG: {} results of {} are NaN or Inf where the reference is not, or the other way round\n",
+                       comparison.all.num_not_finite, scope);
   }
-  return fmt::format("{}: relative L2 {:.2e} over {}, tolerance {:.1e}; largest error {:.2e}\n",
-                     comparison.passed ? "right" : "WRONG", comparison.all.rel_l2, scope, comparison.tolerance,
-                     comparison.all.max_abs_error);
+  std::string text = fmt::format("{}: relative L2 {:.2e} over {}, tolerance {:.1e}; largest error {:.2e}",
+                                 comparison.passed ? "right" : "WRONG", comparison.all.rel_l2, scope,
+                                 comparison.tolerance, comparison.all.max_abs_error);
+  if (unmeasured > 0) text += fmt::format("; {} results are NaN or Inf in the reference too", unmeasured);
+  return text + '\n';
 }
 
 }  // namespace
@@ -197,6 +204,7 @@ nlohmann::json to_json(const RunReport& report) {
     ranks.push_back(rank_json(report, rank));
   }
   const std::int64_t num_tokens = job.num_tokens();
+  const bool nothing_measured = num_tokens > 0 && comparison.all.num_tokens == 0 && comparison.passed;
   return {{"command", report.command},
           {"version", version()},
           {"layer", job.layer_name},
@@ -219,7 +227,8 @@ nlohmann::json to_json(const RunReport& report) {
           {"rel_l2", measured(comparison.all, num_tokens, comparison.all.rel_l2)},
           {"max_abs_error", measured(comparison.all, num_tokens, comparison.all.max_abs_error)},
           {"num_not_finite", comparison.all.num_not_finite},
-          {"passed", comparison.passed},
+          {"num_unmeasured", comparison.all.num_unmeasured},
+          {"passed", nothing_measured ? nlohmann::json(nullptr) : nlohmann::json(comparison.passed)},
           {"heap_bytes", report.info.heap_bytes},
           {"local_bytes", report.info.local_bytes},
           {"wire_bytes", sum(report.stats, &CallStats::wire_bytes)},

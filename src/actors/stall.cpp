@@ -57,8 +57,9 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
       return fmt::format("rank {} runs plan {:016x} and rank {} plan {:016x}: max_tokens of the call must be the same on "
                          "all ranks", stall.rank, wait.expected, wait.peer, wait.seen);
     case SignalKind::header:
-      return fmt::format("rank {} waited {:.3g} s for rank {} to enter call {}: check that it is alive and makes the same "
-                         "calls", stall.rank, deadline_seconds, wait.peer, wait.expected);
+      return fmt::format("rank {}'s {} waited {:.3g} s for rank {} to enter call {}, and its header did not come: check "
+                         "that it is alive and makes the same calls",
+                         stall.rank, to_string(stall.actor), deadline_seconds, wait.peer, wait.expected);
     default: break;
   }
   if (is_remote(wait.signal)) {

@@ -80,4 +80,10 @@ Enum to_enum(const char* name, int value) {
   return static_cast<Enum>(value);
 }
 
+/// Throws InvalidArgument for another number than 0 and 1.
+inline bool to_bool(const char* name, int value) {
+  if (value == 0 || value == 1) return value == 1;
+  throw InvalidArgument(fmt::format("{} ({}) must be 0 or 1: initialise the struct, then set its fields", name, value));
+}
+
 }  // namespace flashmoe

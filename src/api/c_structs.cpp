@@ -87,17 +87,17 @@ Problem read_problem(const flashmoe_problem* problem) {
           .max_tokens = c.max_tokens,
           .dtype = to_enum<DType>("dtype", c.dtype),
           .activation = to_enum<Activation>("activation", c.activation),
-          .gated = c.gated != 0,
-          .up_bias = c.up_bias != 0,
-          .down_bias = c.down_bias != 0,
-          .weight_on_input = c.weight_on_input != 0,
+          .gated = to_bool("gated", c.gated),
+          .up_bias = to_bool("up_bias", c.up_bias),
+          .down_bias = to_bool("down_bias", c.down_bias),
+          .weight_on_input = to_bool("weight_on_input", c.weight_on_input),
           .swiglu_alpha = c.swiglu_alpha,
           .swiglu_limit = c.swiglu_limit,
           .wire_form = to_enum<WireForm>("wire_form", c.wire_form),
           .result_form = to_enum<ResultForm>("result_form", c.result_form),
           .wave_tokens = c.wave_tokens,
           .wave_ring = c.wave_ring,
-          .batch_invariant = c.batch_invariant != 0};
+          .batch_invariant = to_bool("batch_invariant", c.batch_invariant)};
 }
 
 RouterConfig read_router_config(const flashmoe_router_config* config) {
@@ -105,7 +105,7 @@ RouterConfig read_router_config(const flashmoe_router_config* config) {
   return {.function = to_enum<RouterFunction>("router function", c.function),
           .num_experts = c.num_experts,
           .top_k = c.top_k,
-          .renormalize = c.renormalize != 0,
+          .renormalize = to_bool("renormalize", c.renormalize),
           .scaling_factor = c.scaling_factor,
           .num_groups = c.num_groups,
           .topk_groups = c.topk_groups,

@@ -14,8 +14,9 @@ struct JsonLimits {
 };
 
 /// Parses `text`, whose source messages call `origin`. Throws InvalidArgument, one sentence, where the text is no JSON,
-/// holds a number no double can hold, or passes a limit. Takes time in proportion to the text, and memory up to
-/// about 35 times its length where it is made of tiny values.
+/// holds a number no double can hold, gives a key of an object twice (what a reader sees must not depend on the reader),
+/// has more than 4 million values, or passes a limit. Takes time in proportion to the text, and memory up to about 35
+/// times its length where it is made of tiny values.
 nlohmann::json parse_json(std::string_view text, std::string_view origin, const JsonLimits& limits = {});
 
 /// A value in a message: scalars as JSON writes them, cut and made printable; "an array", "an object".

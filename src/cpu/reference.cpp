@@ -198,6 +198,23 @@ double relative_l2(const std::vector<double>& value, const std::vector<double>& 
   return error == 0.0 ? 0.0 : std::sqrt(error / norm);
 }
 
+double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return 3e-3;
+    case DType::fp16: return 5e-4;
+    case DType::tf32: return 1e-3;
+    case DType::fp32: return 1e-5;
+    case DType::fp64: return 1e-13;
+  }
+  return 0.0;
+}
+
+double error_bar(DType dtype, std::int64_t num_elements) {
+  constexpr std::int64_t many = 1 << 16;
+  if (num_elements >= many) return tolerance(dtype);
+  return tolerance(dtype) * (1.2 + 3.0 / std::sqrt(static_cast<double>(std::max<std::int64_t>(num_elements, 1))));
+}
+
 double max_abs_error(const std::vector<double>& value, const std::vector<double>& reference) {
   check_lengths(value, reference);
   double largest = 0.0;

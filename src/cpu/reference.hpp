@@ -31,6 +31,13 @@ std::vector<double> layer(const Problem& problem, const ExpertSource& experts, C
 /// reference is; NaN when any difference is NaN. Throws InvalidArgument when the lengths differ.
 double relative_l2(const std::vector<double>& value, const std::vector<double>& reference);
 
+/// Largest relative L2 the numerics contract allows against this reference, on the same rounded inputs.
+double tolerance(DType dtype);
+
+/// What `num_elements` results may show: tolerance(), and more below 65,536 elements, where the estimate scatters around
+/// its mean (three roundings to bf16 put that at 0.95 of the tolerance).
+double error_bar(DType dtype, std::int64_t num_elements);
+
 /// Largest |value - reference|, 0 when there is no element; NaN when any difference is NaN. Throws as relative_l2.
 double max_abs_error(const std::vector<double>& value, const std::vector<double>& reference);
 

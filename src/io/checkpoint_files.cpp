@@ -9,7 +9,6 @@
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "io/mapped_file.hpp"
-#include "io/strict_json.hpp"
 
 namespace flashmoe {
 namespace {
@@ -49,7 +48,7 @@ CheckpointFiles::CheckpointFiles(const std::filesystem::path& directory) : direc
 void CheckpointFiles::read_index(const std::filesystem::path& path) {
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  const json index = parse_strict_json(text, path.string());
+  const json index = parse_json(text, path.string());
   const auto weight_map = index.find("weight_map");
   if (!index.is_object() || weight_map == index.end() || !weight_map->is_object()) {
     throw InvalidArgument(

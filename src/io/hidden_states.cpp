@@ -17,6 +17,8 @@
 namespace flashmoe {
 namespace {
 
+constexpr std::string_view kUsualName = "hidden_states";
+
 enum class Format { safetensors, npy };
 
 Format format_of(const std::filesystem::path& path) {
@@ -49,10 +51,13 @@ HiddenStates read_safetensors(const std::filesystem::path& path, int hidden, DTy
   const SafetensorsFile file(path);
   if (file.tensors().empty())
     throw InvalidArgument(fmt::format("{} must hold a tensor, and holds none: write it again", path.string()));
-  const StoredTensor* tensor = name.empty() ? &file.tensors().front() : file.find(name);
+  const bool alone = file.tensors().size() == 1;
+  const StoredTensor* tensor = name.empty() && alone ? &file.tensors().front()
+                                                     : file.find(name.empty() ? kUsualName : name);
   if (!tensor) {
     throw InvalidArgument(
-        fmt::format("{} must hold tensor {}, and holds {}: name one of them", path.string(), name,
+        fmt::format("{} must hold tensor {}, and holds {}: name one of them", path.string(),
+                    name.empty() ? kUsualName : name,
                     printable(file.tensors().front().name) + (file.tensors().size() > 1 ? ", ..." : "")));
   }
   const std::string what = fmt::format("tensor {} of {}", printable(tensor->name), path.string());

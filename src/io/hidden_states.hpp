@@ -19,7 +19,8 @@ struct HiddenStates {
 
 /// Reads [num_tokens][hidden], or [batch][sequence][hidden] as batch * sequence tokens, converted to `dtype`. The
 /// file's elements are BF16, F16, F32 or F64; in .npy, 16-bit integers are bf16. `tensor` names the one to read from a
-/// .safetensors file; empty: the first. The name's ending decides the format.
+/// .safetensors file; empty: the only one, or of several the one called
+/// hidden_states. The path's ending decides the format.
 /// Throws InvalidArgument, naming the file, when it is malformed or does not fit.
 HiddenStates read_hidden_states(const std::filesystem::path& path, int hidden, DType dtype,
                                 std::string_view tensor = {});

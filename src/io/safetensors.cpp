@@ -12,7 +12,6 @@
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "io/safetensors_types.hpp"
-#include "io/strict_json.hpp"
 
 namespace flashmoe {
 namespace {
@@ -147,7 +146,7 @@ void check_cover(const std::filesystem::path& path, std::vector<StoredTensor>& t
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path), file_(path) {
   const std::string_view text = header_text(path, file_.bytes());
   const std::string origin = fmt::format("the header of {}", path.string());
-  const json header = parse_strict_json(text, origin);
+  const json header = parse_json(text, origin);
   if (!header.is_object()) {
     throw InvalidArgument(fmt::format("{} must be a JSON object, not {}: {}", origin, describe(header), kRemedy));
   }

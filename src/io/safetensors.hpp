@@ -28,7 +28,7 @@ class SafetensorsFile {
  public:
   /// Maps the file and checks its header against itself and the file's size: the tensors' bytes must cover the rest of
   /// the file without gap or overlap, each as many as its type and shape need. Throws InvalidArgument, one sentence
-  /// that names the file and the tensor, for anything else, and what parse_strict_json() refuses: a header of more than
+  /// that names the file and the tensor, for anything else, and what parse_json() refuses: a header of more than
   /// 16 MiB, a key given twice. No tensor's bytes are touched.
   explicit SafetensorsFile(const std::filesystem::path& path);
 

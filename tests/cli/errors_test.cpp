@@ -126,5 +126,17 @@ TEST(CliErrors, a_cuda_backend_that_is_not_there_ends_with_4) {
   expect_refused(command, "backend (cuda) needs", 4);
 }
 
+TEST(CliErrors, a_seed_is_a_whole_number) {
+  for (const char* seed : {"-1", "18446744073709551616", "1.5", "0x10", "''"}) {
+    expect_refused(fmt::format("verify --tokens 1 --seed={}", seed) + kSmall, "must be a whole number from 0 to 2^64 - 1");
+  }
+  EXPECT_EQ(flashmoe("verify --tokens 1 --seed=18446744073709551615" + kSmall).exit_code, 0);
+}
+
+TEST(CliErrors, a_command_that_does_not_exist_is_named) {
+  expect_refused("foo", "no command is called foo");
+  expect_refused("", "A subcommand is required");
+}
+
 }  // namespace
 }  // namespace flashmoe

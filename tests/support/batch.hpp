@@ -124,28 +124,14 @@ inline Batch join(const std::vector<Batch>& batches) {
   return whole;
 }
 
-/// Largest relative L2 the numerics contract allows.
-inline double tolerance(DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return 3e-3;
-    case DType::fp16: return 5e-4;
-    case DType::tf32: return 1e-3;
-    case DType::fp32: return 1e-5;
-    case DType::fp64: return 1e-13;
-  }
-  return 0.0;
-}
-
-/// What `num_elements` results may show: a few scatter around the mean error, which bf16 puts at 0.95 of the tolerance.
-inline double error_bar(DType dtype, std::size_t num_elements) {
-  if (num_elements >= std::size_t{1} << 16) return tolerance(dtype);
-  return tolerance(dtype) * (1.2 + 3.0 / std::sqrt(static_cast<double>(num_elements)));
-}
+using reference::error_bar;
+using reference::tolerance;
 
 /// ||value - wanted|| / ||wanted|| over what error_bar() allows: right when at most 1.
 inline double error_in_bars(const Problem& problem, const Batch& batch, const std::vector<double>& wanted) {
   if (wanted.empty()) return 0.0;
-  return reference::relative_l2(batch.output(problem), wanted) / error_bar(problem.dtype, wanted.size());
+  const auto num_elements = static_cast<std::int64_t>(wanted.size());
+  return reference::relative_l2(batch.output(problem), wanted) / error_bar(problem.dtype, num_elements);
 }
 
 }  // namespace flashmoe::test

@@ -104,6 +104,9 @@ TEST(CAbi, numbers_beyond_every_enumeration_do_not_wrap_around) {
   problem = to_c(valid_problem());
   problem.wire_form = -1;
   expect_failure(flashmoe_problem_validate(&problem), FLASHMOE_INVALID_ARGUMENT, "wire_form (number -1)");
+  problem = to_c(valid_problem());
+  problem.batch_invariant = -5;
+  expect_failure(flashmoe_problem_validate(&problem), FLASHMOE_INVALID_ARGUMENT, "batch_invariant (-5) must be 0 or 1");
 }
 
 TEST(CAbi, structs_of_other_headers_are_read_or_refused) {

@@ -263,7 +263,7 @@ TEST(CppApi, a_dead_heap_says_what_killed_it_and_new_layers_get_a_new_one) {
   World world(problem, {.deadline_seconds = 0.2});
   std::vector<Batch> batches{test::make_batch(problem, 4, 5)};  // rank 1 never comes
   EXPECT_THAT(call(world.layers, batches, {0}),
-              testing::ElementsAre(HasSubstr("rank 0 waited 0.2 s for rank 1 to enter call 0"), ""));
+              testing::ElementsAre(HasSubstr("rank 0's subscriber waited 0.2 s for rank 1 to enter call 0"), ""));
   Batch batch = test::make_batch(problem, 4, 5);
   EXPECT_THAT([&] { world.layers[1].forward(batch.x_view(), batch.routing(), batch.y_view()); },
               ThrowsMessage<Timeout>(AllOf(HasSubstr("heap is dead"), HasSubstr("rank 1 to enter call 0"))));

@@ -76,30 +76,36 @@ TEST_F(HiddenStatesFile, elements_are_converted_to_the_engines_type) {
 }
 
 TEST_F(HiddenStatesFile, batches_of_sequences_are_tokens_in_order) {
-  EXPECT_EQ(read_hidden_states(save({2, 3, 8}), 8, DType::fp32).num_tokens, 6);
-  EXPECT_EQ(read_hidden_states(save({0, 8}), 8, DType::fp32).num_tokens, 0);
-  EXPECT_EQ(read_hidden_states(save({5, 0, 8}), 8, DType::bf16).num_tokens, 0);
+  EXPECT_EQ(read_hidden_states(save({2, 3, 8}), 8, DType::fp32, "first").num_tokens, 6);
+  EXPECT_EQ(read_hidden_states(save({0, 8}), 8, DType::fp32, "first").num_tokens, 0);
+  EXPECT_EQ(read_hidden_states(save({5, 0, 8}), 8, DType::bf16, "first").num_tokens, 0);
 }
 
-TEST_F(HiddenStatesFile, the_first_tensor_is_read_unless_one_is_named) {
+TEST_F(HiddenStatesFile, of_several_tensors_one_must_be_named_or_have_the_usual_name) {
   const std::filesystem::path path = save({3, 8});
-  EXPECT_EQ(read_hidden_states(path, 8, DType::fp32).num_tokens, 3);
+  EXPECT_EQ(read_hidden_states(path, 8, DType::fp32, "first").num_tokens, 3);
   EXPECT_EQ(read_hidden_states(path, 8, DType::fp32, "second").num_tokens, 1);
   EXPECT_THAT([&] { read_hidden_states(path, 8, DType::fp32, "third"); },
               ThrowsMessage<InvalidArgument>(path.string() +
                                              " must hold tensor third, and holds first, ...: name one of them"));
+  EXPECT_THAT([&] { read_hidden_states(path, 8, DType::fp32); },
+              ThrowsMessage<InvalidArgument>(path.string() +
+                                             " must hold tensor hidden_states, and holds first, ...: name one of them"));
+  write_safetensors(path, {{.name = "ids", .type = "F32", .shape = {1, 8}, .data = std::span(kOnes)},
+                           {.name = "hidden_states", .type = "F32", .shape = {1, 8}, .data = std::span(kOnes)}});
+  EXPECT_EQ(read_hidden_states(path, 8, DType::fp32).num_tokens, 1);
 }
 
 TEST_F(HiddenStatesFile, wrong_shapes_and_types_are_refused) {
   const std::string name = (folder_ / "x.safetensors").string();
   for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{8}, {3, 16}, {8, 3}, {1, 1, 3, 8}}) {
-    EXPECT_THAT([&] { read_hidden_states(save(shape), 8, DType::fp32); },
+    EXPECT_THAT([&] { read_hidden_states(save(shape), 8, DType::fp32, "first"); },
                 ThrowsMessage<InvalidArgument>(
                     fmt::format("tensor first of {} must have shape [tokens, 8] or [batch, sequence, "
                                 "8], not [{}]: check that it is of this model",
                                 name, fmt::join(shape, ", "))));
   }
-  EXPECT_THAT([&] { read_hidden_states(save({3, 8}, "I32"), 8, DType::fp32); },
+  EXPECT_THAT([&] { read_hidden_states(save({3, 8}, "I32"), 8, DType::fp32, "first"); },
               ThrowsMessage<InvalidArgument>("tensor first of " + name +
                                              " must be BF16, F16, F32 or F64, not I32: convert it"));
   const std::vector<std::byte> zeros(3 * 8 * 4);

@@ -19,6 +19,13 @@ TEST(JsonText, brackets_inside_strings_do_not_nest) {
   EXPECT_EQ(value["b\\"][0], "]");
 }
 
+TEST(JsonText, a_key_may_stand_once_in_an_object) {
+  EXPECT_NO_THROW(parse_json(R"([{"a": 1, "b": {"a": 2}}, {"a": 3}])", "text"));
+  EXPECT_THAT([] { parse_json(R"({"a": 1, "b": 2, "a": 3})", "text"); },
+              ThrowsMessage<InvalidArgument>("text must give every key of an object once, and gives a twice: fetch the "
+                                             "file again"));
+}
+
 TEST(JsonText, depth_and_length_limits_are_inclusive) {
   EXPECT_NO_THROW(parse_json("[{\"a\": [[]]}, [[[]]]]", "text", {.depth = 4}));
   EXPECT_THAT(
