@@ -14,21 +14,24 @@ namespace flashmoe::cuda_backend {
 
 namespace {
 
-/// True when every GPU of this machine is of compute capability 9.0, and there is one.
-bool all_hopper() {
+/// True when every GPU of this machine is of compute capability 9.0 and large enough for its share of `num_ranks`.
+bool all_hopper(int num_ranks) {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
     cudaGetLastError();
     return false;
   }
+  const int fewest_blocks = (num_ranks + count - 1) / count * hopper::kFewestBlocks;
   for (int device = 0; device < count; ++device) {
     int major = 0;
     int minor = 0;
+    int num_sms = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    if (major != 9 || minor != 0) return false;
+    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+    if (major != 9 || minor != 0 || num_sms < fewest_blocks) return false;
   }
-  return count > 0;
+  return true;
 }
 
 bool has_hopper_kernel(DType dtype) { return dtype == DType::bf16 || dtype == DType::fp16; }
@@ -57,19 +60,18 @@ KernelEntry kernel_entry(Engine engine, DType dtype) {
   throw InvalidArgument("dtype fp32 runs on the cpu backend only: use tf32, which keeps fp32 storage, or backend cpu");
 }
 
-Engine choose_engine(DType dtype, Engine wanted) {
-  if (wanted == Engine::portable || (wanted == Engine::automatic && !has_hopper_kernel(dtype))) return Engine::portable;
-  const bool runs = has_hopper_kernel(dtype) && all_hopper();
+Engine choose_engine(const Problem& problem, Engine wanted) {
+  const bool runs = has_hopper_kernel(problem.dtype) && all_hopper(problem.num_ranks);
   if (wanted == Engine::hopper && !runs) {
-    throw InvalidArgument(fmt::format("engine hopper needs bf16 or fp16 and GPUs of compute capability 9.0, got dtype {} on "
-                                      "this machine's GPUs: use engine auto",
-                                      to_string(dtype)));
+    throw InvalidArgument(fmt::format("engine hopper needs dtype bf16 or fp16 and GPUs of compute capability 9.0 with {} "
+                                      "multiprocessors a rank, got dtype {} and {} ranks on this machine's GPUs: use engine auto",
+                                      hopper::kFewestBlocks, to_string(problem.dtype), problem.num_ranks));
   }
-  return wanted == Engine::hopper ? Engine::hopper : Engine::portable;
+  return runs && wanted != Engine::portable ? Engine::hopper : Engine::portable;
 }
 
 EngineTraits engine_traits(const Problem& problem, Engine wanted) {
-  const bool hopper = choose_engine(problem.dtype, wanted) == Engine::hopper;
+  const bool hopper = choose_engine(problem, wanted) == Engine::hopper;
   const TileShape tile = hopper ? hopper::tile_shape(problem.gated) : tile_shape(problem.gated);
   return {.tile = tile, .num_m_blocks = ring_blocks(problem, tile, hopper ? 32 << 20 : 16 << 20)};
 }
