@@ -42,7 +42,7 @@ class Group:
 
     @classmethod
     def join(cls, group_id: str, rank: int, num_ranks: int, device: int, *, deadline_seconds: float = 30.0,
-             meeting_seconds: float = 60.0) -> "Group":
+             meeting_seconds: float = 120.0) -> "Group":
         """One rank in every process of this machine, each with a GPU of its own: returns when all have joined.
 
         Args:

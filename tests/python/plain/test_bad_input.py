@@ -1,7 +1,6 @@
 """What a layer refuses: one sentence each, of the right class, and the layer goes on. Classes of docs/cases.md."""
 
 import copy
-import ctypes
 import sys
 
 import numpy
@@ -184,17 +183,6 @@ def test_the_package_says_what_needs_torch(monkeypatch):
         flashmoe.MoE
     with pytest.raises(AttributeError, match="no attribute"):
         flashmoe.Moe
-
-
-def test_structs_are_those_of_the_header():
-    for struct, init in ((_native.Problem, "flashmoe_problem_init_sized"),
-                         (_native.RouterConfig, "flashmoe_router_config_init_sized"),
-                         (_native.GroupOptions, "flashmoe_group_options_init_sized")):
-        assert _native.initialised(struct, init).struct_size == ctypes.sizeof(struct)
-    defaults = _native.initialised(_native.Problem, "flashmoe_problem_init_sized")
-    problem = flashmoe.Problem(**PROBLEM)
-    for name in ("num_ranks", "swiglu_alpha", "swiglu_limit", "wave_tokens", "wave_ring"):
-        assert getattr(defaults, name) == getattr(problem, name), name
 
 
 def test_dlpack_tensors_are_read_as_they_lie():
