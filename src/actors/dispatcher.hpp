@@ -167,7 +167,6 @@ class Dispatcher {
     for (int destination = 0; destination < g.num_ranks; ++destination) {
       const std::uint32_t total = set_cursors(group, destination, cursors);
       if (group.leader()) entries[destination] = total;
-      if (destination % call_.num_planners() == index_) write_own_head(group, destination);
     }
     group.sync();
     rebase_slots(group);
@@ -184,46 +183,57 @@ class Dispatcher {
     return Step::advanced;
   }
 
-  /// Sum of one key over the chunks before `end_chunk`.
-  FLASHMOE_HD std::uint32_t counted_before(int end_chunk, int key) const {
-    std::uint32_t sum = 0;
-    for (int chunk = 0; chunk < end_chunk; ++chunk) sum += call_.chunk_counts(chunk)[key];
-    return sum;
+  /// Sums of one key over the chunks before this planner's, and over all of them.
+  struct Counted {
+    std::uint32_t before = 0;
+    std::uint32_t all = 0;
+  };
+  FLASHMOE_HD Counted counted(int key) const {
+    constexpr int kBatch = 16;  // loads in flight: the sum waits for memory once a batch
+    const int chunks = call_.num_planners();
+    Counted sums;
+    for (int base = 0; base < chunks; base += kBatch) {
+      std::uint32_t counts[kBatch];
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kBatch; ++i) counts[i] = base + i < chunks ? call_.chunk_counts(base + i)[key] : 0;
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        sums.all += counts[i];
+        if (base + i < index_) sums.before += counts[i];
+      }
+    }
+    return sums;
   }
 
-  /// Sets this planner's first entry of every expert of `destination`; returns the image's entries.
+  /// Sets this planner's first entry of every expert of `destination`; returns the image's entries. One planner an image
+  /// writes its head, too.
   FLASHMOE_HD std::uint32_t set_cursors(const Group& group, int destination, std::uint32_t* cursors) {
     const Geometry& g = geometry();
+    const bool writes_head = destination % call_.num_planners() == index_;
+    const RouteImage image = call_.own_image(destination, ring_slot());
     std::uint32_t total = 0;
     for (int base = 0; base < g.num_local_experts; base += group.size()) {
       const int local_expert = base + group.index();
       const int expert = destination * g.num_local_experts + local_expert;
       const bool valid = local_expert < g.num_local_experts;
-      const std::uint32_t count = valid ? counted_before(call_.num_planners(), g.num_ranks + expert) : 0;
-      const Scan scan = group.scan(count);
-      if (valid) cursors[expert] = total + scan.before + counted_before(index_, g.num_ranks + expert);
+      const Counted routes = valid ? counted(g.num_ranks + expert) : Counted{};
+      const Scan scan = group.scan(routes.all);
+      if (valid) cursors[expert] = total + scan.before + routes.before;
+      if (valid && writes_head) image.counts()[local_expert] = routes.all;
       total += scan.total;
     }
+    if (writes_head) {
+      const std::uint32_t num_slots = destination == call_.rank ? static_cast<std::uint32_t>(call_.wave_size(wave_))
+                                                                : counted(destination).all;
+      write_image_head(group, image, num_slots, [image](int local_expert) { return image.counts()[local_expert]; }, nullptr);
+    }
     return total;
-  }
-
-  FLASHMOE_HD void write_own_head(const Group& group, int destination) {
-    const Geometry& g = geometry();
-    const int all = call_.num_planners();
-    const std::uint32_t num_slots = destination == call_.rank ? static_cast<std::uint32_t>(call_.wave_size(wave_))
-                                                              : counted_before(all, destination);
-    write_image_head(
-        group, call_.own_image(destination, ring_slot()), num_slots,
-        [&](int local_expert) {
-          return counted_before(all, g.num_ranks + destination * g.num_local_experts + local_expert);
-        },
-        nullptr);
   }
 
   /// Turns chunk-relative slots into the wave's.
   FLASHMOE_HD void rebase_slots(const Group& group) {
     for (int destination = 0; destination < geometry().num_ranks; ++destination) {
-      const std::uint32_t first = counted_before(index_, destination);
+      const std::uint32_t first = counted(destination).before;
       for (std::int64_t token = chunk_.begin + group.index(); token < chunk_.end; token += group.size()) {
         call_.slot_map(token)[destination] += first;
       }

@@ -48,6 +48,11 @@ FLASHMOE_HD inline bool goes_to(const Geometry& g, const std::int32_t* token_ids
 template <class Group>
 FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, const std::int32_t* ids,
                                        TokenRange tokens) {
+  bool none = true;  // each thread looks at all its ids before the group confers
+  for (std::int64_t route = tokens.begin * g.top_k + group.index(); route < tokens.end * g.top_k; route += group.size()) {
+    none = none && ids[route] >= -1 && ids[route] < g.num_experts();
+  }
+  if (group.all(none)) return -1;
   for (std::int64_t base = tokens.begin * g.top_k; base < tokens.end * g.top_k; base += group.size()) {
     const std::int64_t route = base + group.index();
     const bool wrong = route < tokens.end * g.top_k && (ids[route] < -1 || ids[route] >= g.num_experts());
