@@ -210,6 +210,13 @@ class Check:
             row["baselines"] = {"torch_nccl": {key: other[key] for key in columns}} if other else {}
         return ours
 
+    def command(self):
+        """How to repeat the run anywhere: without folders."""
+        arguments = self.arguments
+        lists = {"only": arguments.only, "engines": self.engines, "sanitizers": arguments.sanitizers}
+        options = " ".join(f"--{name} {','.join(values)}" for name, values in lists.items())
+        return f"tools/gpu_check.sh {self.num_gpus} {options} --cases {arguments.cases}"
+
     def record(self, schema, **content):
         card = re.sub(r"[^a-z0-9]+", "-", self.card.lower().removeprefix("nvidia "))
         name = self.arguments.name or f"{self.num_gpus}x{card}"
@@ -217,7 +224,7 @@ class Check:
         commit = self.arguments.commit or head
         date = datetime.date.today().isoformat()
         record = {"schema": schema, "date": date, "card": self.card, "gpus": self.num_gpus, "driver": self.driver,
-                  "commit": commit or "unknown", "command": "tools/gpu_check.sh " + " ".join(sys.argv[1:]), **content}
+                  "commit": commit or "unknown", "command": self.command(), **content}
         self.arguments.output.mkdir(parents=True, exist_ok=True)
         path = self.arguments.output / f"{schema}-{name}-{date}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")

@@ -17,8 +17,13 @@ namespace {
 constexpr int kSlotBlock = 64;
 constexpr int kTokenBlock = 64;
 
-/// Most tokens of a call in lined form: beyond, lines cost more wire than fences cost time.
+/// Most tokens of a call in lined form, and most bytes of results that its tokens get back: beyond, lines cost more than
+/// fences. On 2 H200s, with the portable and the Hopper engine (bench/results/bench-2xh200-2026-11-28.json), lined was 5
+/// and 15 % faster than counted with 1 MiB of results (qwen3-30b-a3b, 32 tokens), 2 and 8 % with 2 MiB, 15 and 18 %
+/// slower with 4 MiB; 2 and 5 % faster at 128 tokens whose results are 0.5 MiB (the thesis' shape). Longer calls were
+/// not compared.
 constexpr std::int64_t kLinedTokens = 128;
+constexpr std::int64_t kLinedResultBytes = std::int64_t{2} << 20;
 
 /// Rows of one expert a wave should bring, so that reading the weights again each wave stays cheap.
 constexpr std::int64_t kWaveRowsPerExpert = 512;
@@ -86,8 +91,10 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
   g.wave_ring = problem.wave_ring > 0 ? problem.wave_ring : 2;
 
   if (problem.wire_form != WireForm::counted && problem.result_form != ResultForm::pre_reduced) {
-    g.lined_tokens = static_cast<int>(
-        std::min(problem.max_tokens, problem.wire_form == WireForm::lined ? Limits::lined_tokens : kLinedTokens));
+    const std::int64_t most = problem.wire_form == WireForm::lined
+                                  ? Limits::lined_tokens
+                                  : std::min(kLinedTokens, kLinedResultBytes / (g.row_bytes() * g.top_k));
+    g.lined_tokens = static_cast<int>(std::min(problem.max_tokens, most));
   }
 
   std::int64_t wave_tokens = problem.wave_tokens > 0 ? std::min(problem.wave_tokens, problem.max_tokens)

@@ -27,6 +27,9 @@ __device__ void help_combine(const KernelArgs& args, const Call& call) {
 inline constexpr int kFirstLoader = kForemen + kServiceWarps;
 inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
 
+/// The end of all roles. __syncthreads() would have to be one place in the code for all threads of the block.
+__device__ inline void await_all_roles() { asm volatile("barrier.cta.sync 0, %0;" ::"n"(kBlockThreads) : "memory"); }
+
 /// Roles end with a block barrier of their own: after it the first warpgroup alone goes on.
 template <DType dtype>
 __global__ void __launch_bounds__(kBlockThreads, 1)
@@ -52,7 +55,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
-    __syncthreads();
+    await_all_roles();
     leave(args, call, fabric, block.traffic);
   } else {
     take_registers<kConsumerRegisters>();
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
       help_combine<dtype>(args, call);
     }
-    __syncthreads();
+    await_all_roles();
   }
 #else
   __trap();  // chosen for compute capability 9.0 alone
