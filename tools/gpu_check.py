@@ -17,8 +17,9 @@ SANITIZERS = ("memcheck", "racecheck", "synccheck")
 ENGINES = ("portable", "hopper")
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
 STAGES = ("tests", "random", "sanitizers", "timing")
-WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up, the slowest rank of "
-                 "each call; routing given; rel_l2 of rank 0 on sampled tokens; torch_nccl measured in the same run")
+WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up; a call takes as long as "
+                 "on its slowest rank, latency_us is the median call; routing given; rel_l2 of rank 0 on sampled tokens; "
+                 "torch_nccl measured in the same run")
 
 
 def parse_arguments():
@@ -206,8 +207,7 @@ class Check:
         ours = [row for row in self.rows if "baseline" not in row]
         for row in ours:
             other = baselines.get((row["model"], row["tokens_per_rank"]))
-            columns = ("p50_us", "p95_us", "rel_l2")
-            row["baselines"] = {"torch_nccl": {key: other[key] for key in columns}} if other else {}
+            row["baselines"] = {"torch_nccl": other["latency_us"]} if other else {}
         return ours
 
     def command(self):
@@ -245,11 +245,13 @@ class Check:
                         sanitizer_findings=sum(run.get("sanitizer_findings") or 0 for run in checks), runs=checks)
         if self.rows:
             rows = self.table()
-            self.record("bench", what=WHAT_IS_TIMED, clocks=self.clocks, rows=rows)
-            columns = ("model", "tokens_per_rank", "engine", "wire_form", "p50_us", "p95_us", "rel_l2")
+            baselines = [row for row in self.rows if "baseline" in row]
+            self.record("bench", what=WHAT_IS_TIMED, backend="cuda", clocks=self.clocks, rows=rows,
+                        baseline_cards={"torch_nccl": self.card}, baseline_rows=baselines)
+            columns = ("model", "tokens_per_rank", "engine", "wire_form", "latency_us", "p95_us", "rel_l2")
             print(" ".join(f"{name:>15}" for name in (*columns, "torch_nccl")))
             for row in rows:
-                torch = row["baselines"].get("torch_nccl", {}).get("p50_us", "-")
+                torch = row["baselines"].get("torch_nccl", "-")
                 print(" ".join(f"{cell:>15}" for cell in (*(row[name] for name in columns), torch)))
         return 1 if self.failed else 0
 

@@ -109,7 +109,7 @@ def time_row(layer, tokens, num_ranks):
     if num_ranks > 1:
         dist.all_reduce(us, dist.ReduceOp.MAX)
     us = us.sort().values
-    return dict(p50_us=round(us[CALLS // 2].item(), 1), p95_us=round(us[CALLS * 95 // 100].item(), 1),
+    return dict(latency_us=round(us[CALLS // 2].item(), 1), p95_us=round(us[CALLS * 95 // 100].item(), 1),
                 rel_l2=float(f"{layer.sampled_error(x, ids, weights, y):.3g}"))
 
 

@@ -1,6 +1,6 @@
 // Time of one MoE layer on the GPUs of this machine, calls back to back: one JSON object a row on stdout. Every rank's
-// call is timed by events on its stream; a call takes as long as it does on the slowest rank. FLASHMOE_ENGINE names the
-// engine, as for tests.
+// call is timed by events on its stream; a call takes as long as it does on the slowest rank, and latency_us is the
+// median call. FLASHMOE_ENGINE names the engine, as for tests.
 // Usage: layer_timing [ranks a GPU]   (default 1; several are virtual ranks that share a GPU)
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -100,8 +100,8 @@ void time_row(const std::string& model, const Problem& problem, const ExpertSour
   world.synchronize_all();
   fmt::print("{{\"model\": \"{}\", \"tokens_per_rank\": {}, \"num_ranks\": {}, \"dtype\": \"{}\", "
              "\"routing\": \"uniform\", \"engine\": \"{}\", \"wire_form\": \"{}\", \"result_form\": \"{}\", "
-             "\"p50_us\": {:.1f}, \"p95_us\": {:.1f}, \"min_us\": {:.1f}, \"rel_l2\": {:.3g}, \"wire_bytes\": {}, "
-             "\"heap_bytes\": {}, \"local_bytes\": {}}}\n",
+             "\"latency_us\": {:.1f}, \"p95_us\": {:.1f}, \"fastest_us\": {:.1f}, \"rel_l2\": {:.3g}, "
+             "\"wire_bytes\": {}, \"heap_bytes\": {}, \"local_bytes\": {}}}\n",
              model, tokens, problem.num_ranks, to_string(problem.dtype),
              to_string(cuda_backend::engine_of(world.layout().geometry)), to_string(plan.wire_form),
              to_string(plan.result_form), us[us.size() / 2], us[us.size() * 95 / 100], us.front(),
