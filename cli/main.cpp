@@ -60,6 +60,20 @@ ExitCode parse_and_run(int argc, char** argv) {
   add_command("info", "The machine, and the plan and memory of a layer; without a layer, the presets", &info);
   add_command("run", "One call of a layer, measured, and compared with the reference on a sample of tokens", &run);
   add_command("verify", "One call of a layer, compared with the reference on every token", &verify);
+  BenchOptions bench_options;
+  bench_options.shared.command_line = options.command_line;
+  CLI::App* bench_command = app.add_subcommand("bench", "A sweep of layers and batches: repeated calls, timed, beside the bound");
+  add_bench_options(*bench_command, bench_options);
+  bench_command->callback([&] { command = [&bench_options] { return bench(bench_options); }; });
+  TraceOptions trace_options;
+  trace_options.shared.command_line = options.command_line;
+  CLI::App* trace_command = app.add_subcommand("trace", "The timeline of every actor in one call, as JSON, picture and summary");
+  add_trace_options(*trace_command, trace_options);
+  trace_command->callback([&] { command = [&trace_options] { return trace(trace_options); }; });
+  CLI::App* plot_command = app.add_subcommand("plot", "Figures from results files (flashmoe plot --help says how)");
+  plot_command->prefix_command();
+  plot_command->set_help_flag();
+  plot_command->callback([&command, plot_command] { command = [plot_command] { return plot(plot_command->remaining()); }; });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,116 @@
+#include "bench_file.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "bench_report.hpp"
+#include "core/json_text.hpp"
+#include "flashmoe/error.hpp"
+#include "io/new_file.hpp"
+
+namespace flashmoe::cli {
+
+namespace {
+
+/// The object of a file whose "schema" is `schema` and whose "rows" are objects.
+nlohmann::json read_rows_file(const std::filesystem::path& path, const std::string& schema) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream)
+    throw InvalidArgument(fmt::format("{} cannot be read: give a JSON file of schema {}", path.string(), schema));
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  nlohmann::json json = parse_json(text, path.string());
+  const nlohmann::json found = json.is_object() && json.contains("schema") ? json["schema"] : nlohmann::json(nullptr);
+  if (found != schema) {
+    throw InvalidArgument(
+        fmt::format("{} must be of schema \"{}\", got {}: give another file", path.string(), schema, describe(found)));
+  }
+  if (!json.contains("rows") || !json["rows"].is_array()) {
+    throw InvalidArgument(fmt::format("{} must have an array \"rows\": give another file", path.string()));
+  }
+  for (const nlohmann::json& row : json["rows"]) {
+    if (!row.is_object()) {
+      throw InvalidArgument(fmt::format("{}: every row must be an object, got {}", path.string(), describe(row)));
+    }
+  }
+  return json;
+}
+
+}  // namespace
+
+BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, bool resume)
+    : path_(std::move(path)), content_(std::move(header)) {
+  content_["rows"] = nlohmann::json::array();
+  std::error_code ignored;
+  if (path_.empty() && resume) throw InvalidArgument("--continue goes on with a results file: name it with --output");
+  if (path_.empty()) return;
+  if (!std::filesystem::is_directory(path_.has_parent_path() ? path_.parent_path() : ".", ignored)) {
+    throw InvalidArgument(fmt::format("output ({}) must lie in an existing folder", path_.string()));
+  }
+  if (!std::filesystem::exists(path_, ignored)) return;
+  if (!resume) {
+    throw InvalidArgument(
+        fmt::format("output ({}) exists: give --continue to add what is missing, or another name", path_.string()));
+  }
+  nlohmann::json before = read_rows_file(path_, "bench");
+  for (const char* key : {"card", "backend", "commit"}) {
+    if (before.value(key, "") == content_.value(key, "")) continue;
+    throw InvalidArgument(fmt::format("output ({}) was measured with {} {} and this is {}: give another name",
+                                      path_.string(), key, describe(before[key]), describe(content_[key])));
+  }
+  content_["rows"] = std::move(before["rows"]);
+}
+
+bool BenchFile::has(const nlohmann::json& identity) const {
+  for (const nlohmann::json& row : rows()) {
+    if (!row.contains("error") && identity_of_row(row) == identity) return true;
+  }
+  return false;
+}
+
+void BenchFile::add(const nlohmann::json& row) {
+  nlohmann::json& rows = content_["rows"];
+  const nlohmann::json identity = identity_of_row(row);
+  for (std::size_t i = rows.size(); i-- > 0;) {
+    if (identity_of_row(rows[i]) == identity) rows.erase(i);
+  }
+  rows.push_back(row);
+  if (!path_.empty()) write_new_file(path_, [&](std::ostream& stream) { stream << content_.dump(1) << '\n'; });
+}
+
+Baselines::Baselines(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    files_.push_back(read_rows_file(file, "baseline"));
+    const nlohmann::json& json = files_.back();
+    for (const char* key : {"name", "card"}) {
+      if (!json.contains(key) || !json[key].is_string()) {
+        throw InvalidArgument(fmt::format("{} must name its \"{}\": add a string", file, key));
+      }
+    }
+  }
+}
+
+nlohmann::json Baselines::of(const nlohmann::json& row) const {
+  nlohmann::json found = nlohmann::json::object();
+  for (const nlohmann::json& file : files_) {
+    for (const nlohmann::json& theirs : file["rows"]) {
+      bool same = theirs.contains("latency_us");
+      for (const char* key : {"model", "tokens_per_rank", "num_ranks", "dtype", "routing"}) {
+        same = same && theirs.contains(key) && theirs[key] == row[key];
+      }
+      if (same) found[file["name"].get<std::string>()] = theirs["latency_us"];
+    }
+  }
+  return found;
+}
+
+nlohmann::json Baselines::cards() const {
+  nlohmann::json cards = nlohmann::json::object();
+  for (const nlohmann::json& file : files_) cards[file["name"].get<std::string>()] = file["card"];
+  return cards;
+}
+
+}  // namespace flashmoe::cli

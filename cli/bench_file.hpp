@@ -1,0 +1,50 @@
+// A results file, schema "bench": where and how a sweep ran, and a row for every case that is done.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace flashmoe::cli {
+
+class BenchFile {
+ public:
+  /// `header`: what all rows share, "schema", "card", "backend" and "commit" among it. With `resume`, rows that the
+  /// file has already are kept; without, a file that exists is refused. An empty path: nothing is written. Throws
+  /// InvalidArgument for a file of another schema, or from another card or commit.
+  BenchFile(std::filesystem::path path, nlohmann::json header, bool resume);
+
+  /// Whether a row with this identity is done; one that says why it failed is not.
+  bool has(const nlohmann::json& identity) const;
+
+  /// Adds a row, in place of a failed one of the same identity, and writes the file anew.
+  void add(const nlohmann::json& row);
+
+  const nlohmann::json& rows() const { return content_["rows"]; }
+  const nlohmann::json& content() const { return content_; }
+
+ private:
+  std::filesystem::path path_;
+  nlohmann::json content_;
+};
+
+/// Measurements of other systems, from files of schema "baseline":
+///   {"schema": "baseline", "name": "...", "card": "...", "rows": [{"model", "tokens_per_rank", "num_ranks", "dtype",
+///    "routing", "latency_us"}, ...]}
+class Baselines {
+ public:
+  /// Throws InvalidArgument, naming the file, for one that is none.
+  explicit Baselines(const std::vector<std::string>& files);
+
+  /// {name: latency_us} of those that measured what the row did.
+  nlohmann::json of(const nlohmann::json& row) const;
+
+  /// {name: card} of all.
+  nlohmann::json cards() const;
+
+ private:
+  std::vector<nlohmann::json> files_;
+};
+
+}  // namespace flashmoe::cli

@@ -1,0 +1,69 @@
+#include "bench_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace flashmoe::cli {
+
+void add_bench_options(CLI::App& command, BenchOptions& options) {
+  const std::string layer = "Layer";
+  command.add_option("sizes", options.sizes, "Short form: tokens of every rank, hidden, intermediate, experts, top k")
+      ->expected(5)
+      ->group(layer);
+  command.add_option("--preset", options.presets, "Models' layers at their real size")->delimiter(',')->group(layer);
+  command.add_option("--hidden", options.shared.hidden, "Elements of a token row")->group(layer);
+  command.add_option("--intermediate", options.shared.intermediate, "Inner width of an expert")->group(layer);
+  command.add_option("--experts", options.experts, "Experts of all ranks together")->delimiter(',')->group(layer);
+  command.add_option("--top-k", options.shared.top_k, "Experts a token takes")->group(layer);
+  command
+      .add_option("--activation", options.shared.activation,
+                  "silu, gelu, gelu_tanh, relu, relu2, identity or swiglu_clamped [silu]")
+      ->group(layer);
+  command.add_flag("--no-gate", options.shared.no_gate, "Plain experts: no gate beside the up matrix")->group(layer);
+  command.add_option("--name", options.name, "What results call a layer given by its sizes [custom]")->group(layer);
+
+  const std::string batch = "Batch";
+  command.add_option("--dtype", options.dtypes, "bf16, fp16, tf32, fp32 or fp64 [bf16]")->delimiter(',')->group(batch);
+  command.add_option("--ranks", options.ranks, "Ranks the experts are spread over [4]")->delimiter(',')->group(batch);
+  command.add_option("--tokens", options.tokens, "Tokens of every rank [64]; a list is a sweep")
+      ->delimiter(',')
+      ->group(batch);
+  command.add_option("--tokens-per-rank", options.tokens_per_rank, "Uneven counts instead: N0,N1,...")->group(batch);
+  command
+      .add_option("--routing", options.routings,
+                  "uniform, zipf:S, all-to-one, histogram:FILE.json or IDS.npy [uniform]")
+      ->delimiter(',')
+      ->group(batch);
+  command.add_option("--seed", options.shared.seed, "Seed of everything generated")
+      ->check(whole_number())
+      ->capture_default_str()
+      ->group(batch);
+
+  add_execution_options(command, options.shared);
+
+  const std::string measurement = "Measurement";
+  command.add_option("--replay", options.replays, "eager, graph [graph on backend cuda, else eager]")
+      ->delimiter(',')
+      ->group(measurement);
+  command.add_option("--warm-up", options.warm_up, "Calls before the timed ones")
+      ->capture_default_str()
+      ->group(measurement);
+  command.add_option("--repeats", options.repeats, "Timed calls")->capture_default_str()->group(measurement);
+  command
+      .add_option("--verify-tokens", options.shared.verify_tokens,
+                  "Tokens compared with the fp64 reference, 0: none [8]")
+      ->group(measurement);
+  command.add_option("--baselines", options.baselines, "Files with measurements of other systems, schema \"baseline\"")
+      ->delimiter(',')
+      ->group(measurement);
+
+  const std::string result = "Result";
+  command.add_option("--commit", options.commit, "Commit of the program [what git says where it lies]")->group(result);
+  command.add_option("--csv", options.csv, "Write the rows to a CSV file")->group(result);
+  command.add_option("--output", options.output, "Results file, schema \"bench\"; written after every row")
+      ->group(result);
+  command.add_flag("--continue", options.resume, "Keep the rows of --output and measure what is missing")
+      ->group(result);
+  command.add_flag("--json", options.shared.json, "One JSON object on standard output, nothing else")->group(result);
+}
+
+}  // namespace flashmoe::cli

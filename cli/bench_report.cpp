@@ -1,0 +1,230 @@
+#include "bench_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "io/synthetic_experts.hpp"
+#include "run_report.hpp"
+#include "table.hpp"
+
+namespace flashmoe::cli {
+
+namespace {
+
+constexpr const char* kIdentityKeys[] = {"model", "problem", "tokens_per_rank", "routing", "seed", "backend", "replay"};
+
+/// One number when all ranks have as many, else one a rank.
+nlohmann::json tokens_json(const Job& job) {
+  const auto& counts = job.tokens_per_rank;
+  const bool even =
+      std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts.front(); });
+  return even ? nlohmann::json(counts.front()) : nlohmann::json(counts);
+}
+
+struct SlowestBound {
+  RankBound bound;
+  double memory_bytes = 0;  ///< largest over the ranks
+  double flops = 0;         ///< of all ranks
+};
+
+SlowestBound bound_of(const Problem& problem, const std::vector<RankWork>& work) {
+  SlowestBound slowest;
+  for (const RankWork& rank : work) {
+    const RankBound bound = rank_bound(problem, rank, BoundRates::h100(problem.dtype));
+    if (bound.us() >= slowest.bound.us()) slowest.bound = bound;
+    slowest.memory_bytes = std::max(slowest.memory_bytes, memory_bytes(problem, rank));
+    slowest.flops += rank.routes_in * flops_per_route(problem);
+  }
+  return slowest;
+}
+
+/// Memory of one rank while its layer is called: heap, scratch, weights and the call's tensors.
+std::uint64_t rank_memory_bytes(const Job& job, const LayerInfo& info) {
+  const Problem& problem = job.problem;
+  const auto tokens = static_cast<std::uint64_t>(problem.max_tokens);
+  const std::uint64_t row = static_cast<std::uint64_t>(problem.hidden) * dtype_bytes(problem.dtype);
+  const std::uint64_t route = static_cast<std::uint64_t>(problem.top_k) * (sizeof(std::int32_t) + sizeof(float));
+  return info.heap_bytes + info.local_bytes + tokens * (2 * row + route) +
+         static_cast<std::uint64_t>(problem.num_local_experts()) * expert_bytes(problem);
+}
+
+std::string cell(const nlohmann::json& row, const char* key, const char* format, double scale = 1.0) {
+  const auto found = row.find(key);
+  if (found == row.end() || !found->is_number()) return "-";
+  return fmt::format(fmt::runtime(format), found->get<double>() * scale);
+}
+
+std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::string quoted(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + '"';
+}
+
+/// "problem": {"hidden": 8} as "problem.hidden": 8; lists stay.
+nlohmann::json flattened(const nlohmann::json& row) {
+  nlohmann::json flat = nlohmann::json::object();
+  for (const auto& [key, value] : row.items()) {
+    if (!value.is_object()) {
+      flat[key] = value;
+      continue;
+    }
+    const nlohmann::json nested = flattened(value);
+    for (const auto& [inner, inner_value] : nested.items()) flat[key + "." + inner] = inner_value;
+  }
+  return flat;
+}
+
+}  // namespace
+
+nlohmann::json identity_of(const BenchCase& bench_case) {
+  const Job& job = bench_case.job;
+  return {{"model", job.layer_name},
+          {"problem", to_json(job.problem)},
+          {"tokens_per_rank", tokens_json(job)},
+          {"routing", job.routing_name},
+          {"seed", job.seed},
+          {"backend", to_string(job.group.backend)},
+          {"replay", to_string(bench_case.replay)}};
+}
+
+nlohmann::json identity_of_row(const nlohmann::json& row) {
+  nlohmann::json identity;
+  for (const char* key : kIdentityKeys) {
+    if (!row.is_object() || !row.contains(key)) return nullptr;
+    identity[key] = row[key];
+  }
+  return identity;
+}
+
+nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement) {
+  const Job& job = bench_case.job;
+  const Problem& problem = job.problem;
+  const SlowestBound slowest = bound_of(problem, measurement.work);
+  const RankBound& bound = slowest.bound;
+  const double us = quantile(measurement.call_us, 0.5);
+  const double num_units = measurement.num_gpus > 0 ? measurement.num_gpus : problem.num_ranks;
+  std::uint64_t wire = 0;
+  std::uint64_t overhead = 0;
+  std::uint64_t most_sent = 0;
+  for (const CallStats& rank : measurement.stats) {
+    wire += rank.wire_bytes;
+    overhead += rank.wire_overhead_bytes;
+    most_sent = std::max(most_sent, rank.wire_bytes + rank.wire_overhead_bytes);
+  }
+  const Comparison& comparison = measurement.comparison;
+  const bool compared = comparison.all.num_tokens > 0 && std::isfinite(comparison.all.rel_l2);
+  nlohmann::json row = identity_of(bench_case);
+  row.update({{"num_ranks", problem.num_ranks},
+              {"gpus", measurement.num_gpus},
+              {"dtype", to_string(problem.dtype)},
+              {"engine", measurement.info.engine},
+              {"wire_form", to_string(measurement.stats.front().wire_form)},
+              {"result_form", to_string(measurement.stats.front().result_form)},
+              {"warm_up", options.warm_up},
+              {"repeats", options.repeats},
+              {"latency_us", us},
+              {"p95_us", quantile(measurement.call_us, 0.95)},
+              {"fastest_us", quantile(measurement.call_us, 0.0)},
+              {"tflops_per_gpu", slowest.flops / num_units / us * 1e-6},
+              {"hbm_bytes", slowest.memory_bytes},
+              {"hbm_gb_per_s", slowest.memory_bytes / us * 1e-3},
+              {"wire_bytes", wire},
+              {"wire_overhead_bytes", overhead},
+              {"wire_gb_per_s", static_cast<double>(most_sent) / us * 1e-3},
+              {"bound_us", bound.us()},
+              {"bound_limiter", bound.limiter()},
+              {"bound",
+               {{"compute_us", bound.compute_us},
+                {"weights_us", bound.weights_us},
+                {"hbm_us", bound.hbm_us},
+                {"wire_us", bound.wire_us},
+                {"wire_per_route_us", bound.wire_per_route_us}}},
+              {"fraction_of_bound", bound.us() / us},
+              {"baselines", nlohmann::json::object()},
+              {"heap_bytes", measurement.info.heap_bytes},
+              {"local_bytes", measurement.info.local_bytes},
+              {"rank_memory_bytes", rank_memory_bytes(job, measurement.info)},
+              {"weights_in_memory", measurement.weights_in_memory},
+              {"verified_tokens", comparison.all.num_tokens},
+              {"rel_l2", compared ? nlohmann::json(comparison.all.rel_l2) : nlohmann::json(nullptr)},
+              {"tolerance", comparison.tolerance},
+              {"passed", comparison.passed}});
+  return row;
+}
+
+nlohmann::json failed_row_of(const BenchCase& bench_case, const std::string& reason) {
+  nlohmann::json row = identity_of(bench_case);
+  row.update({{"num_ranks", bench_case.job.problem.num_ranks},
+              {"dtype", to_string(bench_case.job.problem.dtype)},
+              {"error", reason}});
+  return row;
+}
+
+std::string to_csv(const nlohmann::json& rows) {
+  std::vector<nlohmann::json> flat;
+  std::set<std::string> keys;
+  for (const nlohmann::json& row : rows) {
+    flat.push_back(flattened(row));
+    for (const auto& item : flat.back().items()) keys.insert(item.key());
+  }
+  std::string text;
+  for (const std::string& key : keys) text += (text.empty() ? "" : ",") + quoted(key);
+  text += '\n';
+  for (const nlohmann::json& row : flat) {
+    std::string line;
+    for (const std::string& key : keys) {
+      if (!line.empty() || key != *keys.begin()) line += ',';
+      if (row.contains(key) && !row[key].is_null()) line += quoted(text_of(row[key]));
+    }
+    text += line + '\n';
+  }
+  return text;
+}
+
+std::string to_table(const nlohmann::json& rows) {
+  std::vector<std::string> headings{"layer",   "ranks",   "tokens",   "dtype",     "routing",
+                                    "replay",  "us",      "p95 us",   "bound us",  "of bound",
+                                    "limiter", "TFLOP/s", "HBM GB/s", "wire GB/s", "rel. L2"};
+  std::set<std::string> baselines;
+  for (const nlohmann::json& row : rows) {
+    if (!row.contains("baselines")) continue;
+    for (const auto& item : row["baselines"].items()) baselines.insert(item.key());
+  }
+  headings.insert(headings.end(), baselines.begin(), baselines.end());
+  Table table(headings);
+  std::string failures;
+  for (const nlohmann::json& row : rows) {
+    std::vector<std::string> cells{text_of(row["model"]),
+                                   text_of(row["num_ranks"]),
+                                   text_of(row["tokens_per_rank"]),
+                                   text_of(row["dtype"]),
+                                   text_of(row["routing"]),
+                                   text_of(row["replay"]),
+                                   cell(row, "latency_us", "{:.1f}"),
+                                   cell(row, "p95_us", "{:.1f}"),
+                                   cell(row, "bound_us", "{:.4g}"),
+                                   cell(row, "fraction_of_bound", "{:.3g} %", 100.0),
+                                   row.value("bound_limiter", "-"),
+                                   cell(row, "tflops_per_gpu", "{:.3g}"),
+                                   cell(row, "hbm_gb_per_s", "{:.3g}"),
+                                   cell(row, "wire_gb_per_s", "{:.3g}"),
+                                   cell(row, "rel_l2", "{:.2e}")};
+    for (const std::string& name : baselines) {
+      cells.push_back(cell(row.value("baselines", nlohmann::json::object()), name.c_str(), "{:.1f}"));
+    }
+    table.add(std::move(cells));
+    if (row.contains("error"))
+      failures += fmt::format("not measured: {}, {} tokens: {}\n", text_of(row["model"]),
+                              text_of(row["tokens_per_rank"]), text_of(row["error"]));
+  }
+  return table.text() + failures;
+}
+
+}  // namespace flashmoe::cli

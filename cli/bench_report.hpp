@@ -1,0 +1,28 @@
+// A benchmark's rows as JSON, CSV and a table.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "bench_measure.hpp"
+
+namespace flashmoe::cli {
+
+/// What tells one row of a results file from every other: layer, batch and the way it runs.
+nlohmann::json identity_of(const BenchCase& bench_case);
+
+/// The identity in a row; null where it lacks a part.
+nlohmann::json identity_of_row(const nlohmann::json& row);
+
+/// The identity, and everything measured.
+nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement);
+
+/// The identity, and why there is nothing else.
+nlohmann::json failed_row_of(const BenchCase& bench_case, const std::string& reason);
+
+/// One line a row; nested values flattened, absent ones empty.
+std::string to_csv(const nlohmann::json& rows);
+
+std::string to_table(const nlohmann::json& rows);
+
+}  // namespace flashmoe::cli

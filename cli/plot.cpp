@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "commands.hpp"
+#include "flashmoe/error.hpp"
+
+namespace flashmoe::cli {
+
+namespace {
+
+/// The checkout that the program was built in: the nearest folder above it that has the plotting scripts.
+std::optional<std::filesystem::path> find_checkout() {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return std::nullopt;
+  while (folder != folder.parent_path()) {
+    folder = folder.parent_path();
+    if (std::filesystem::is_regular_file(folder / "tools/plot/plot.py", error)) return folder;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ExitCode plot(const std::vector<std::string>& arguments) {
+  const std::optional<std::filesystem::path> checkout = find_checkout();
+  if (!checkout) {
+    throw InvalidArgument(
+        "flashmoe plot needs tools/plot of a checkout, and the program lies in none: run the one in a "
+        "checkout's build folder");
+  }
+  const std::string python = (*checkout / ".venv/plot/bin/python").string();
+  const std::string script = (*checkout / "tools/plot/plot.py").string();
+  if (access(python.c_str(), X_OK) != 0) {
+    throw InvalidArgument(fmt::format("flashmoe plot needs matplotlib in {}: run {}",
+                                      (*checkout / ".venv/plot").string(),
+                                      (*checkout / "tools/bootstrap.sh plot").string()));
+  }
+  std::vector<std::string> words{python, "-B", script};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execv(python.c_str(), pointers.data());
+  throw Error(
+      fmt::format("{} could not be started ({}): run tools/bootstrap.sh plot again", python, std::strerror(errno)));
+}
+
+}  // namespace flashmoe::cli

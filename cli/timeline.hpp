@@ -1,0 +1,32 @@
+// The timelines of all ranks' actors in one call, as files that show them.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "actors/rank_trace.hpp"
+
+namespace flashmoe::cli {
+
+/// Begin of the first span and end of the last one over all ranks, ns of the trace's clock; both 0 without a span.
+struct TimelineBounds {
+  std::uint64_t begin_ns = 0;
+  std::uint64_t end_ns = 0;
+};
+TimelineBounds bounds_of(const std::vector<RankTrace>& ranks);
+
+/// "up", "down", "reduce", "work", or "wait: " and the signal.
+std::string name_of(const TraceRecord& record);
+
+/// "processor 1"
+std::string name_of(const ActorTrace& actor);
+
+/// Chrome's trace event format: a process a rank, a thread an actor, a complete event a span, us from the first span.
+void write_chrome(const std::vector<RankTrace>& ranks, std::ostream& stream);
+
+/// A picture that needs nothing else: a row an actor, under its rank. Spans too narrow to see are drawn as one.
+void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, std::ostream& stream);
+
+}  // namespace flashmoe::cli

@@ -1,0 +1,156 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <system_error>
+
+#include "api/layer_factory.hpp"
+#include "batch.hpp"
+#include "commands.hpp"
+#include "comparison.hpp"
+#include "execute.hpp"
+#include "flashmoe/error.hpp"
+#include "flashmoe/version.hpp"
+#include "io/new_file.hpp"
+#include "io/synthetic_experts.hpp"
+#include "job.hpp"
+#include "machine.hpp"
+#include "memory_plan.hpp"
+#include "run_report.hpp"
+#include "table.hpp"
+#include "timeline.hpp"
+#include "trace_summary.hpp"
+
+namespace flashmoe::cli {
+
+namespace {
+
+constexpr std::int64_t kSampledTokens = 8;
+
+/// A call that leaves its timeline: the second on its layers, so that weights are made and memory is touched.
+std::vector<RankTrace> trace_call(const Job& job, const std::shared_ptr<const ExpertSource>& experts, Batch& batch,
+                                  int records) {
+  const Group group = Group::local(job.problem.num_ranks, job.group);
+  const std::vector<int> ranks = job.ranks_here();
+  std::vector<std::optional<Layer>> layers(ranks.size());
+  std::vector<RankTrace> traces(ranks.size());
+  const auto call = [&](int rank) {
+    layers[rank]->forward(batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank));
+  };
+  for (const int rank : ranks) layers[rank] = LayerFactory::make(group, rank, job.problem, experts);
+  on_every_rank(ranks, call);
+  for (const int rank : ranks) {
+    traces[rank].capacity = static_cast<std::size_t>(records);
+    LayerFactory::trace_to(*layers[rank], &traces[rank]);
+  }
+  on_every_rank(ranks, call);
+  return traces;
+}
+
+nlohmann::json to_json(const TraceSummary& summary) {
+  nlohmann::json waits;
+  for (int cause = 0; cause < kNumWaitCauses; ++cause) {
+    waits[std::string(to_string(static_cast<WaitCause>(cause)))] = summary.wait_us[static_cast<std::size_t>(cause)];
+  }
+  return {{"wall_us", summary.wall_us},
+          {"busy_us", summary.busy_us},
+          {"wait_us", waits},
+          {"overlap_efficiency", summary.overlap_efficiency},
+          {"resident_share", summary.resident_share},
+          {"busy_share", summary.busy_share},
+          {"num_records", summary.num_records},
+          {"num_dropped", summary.num_dropped}};
+}
+
+std::string to_text(const TraceSummary& summary) {
+  std::string text = fmt::format("call {:.1f} us; {} spans\n\n", summary.wall_us, summary.num_records);
+  Table busy({"busy, all ranks", "us"});
+  for (const auto& [name, us] : summary.busy_us) busy.add({name, fmt::format("{:.1f}", us)});
+  Table waits({"waiting, all ranks", "us"});
+  for (int cause = 0; cause < kNumWaitCauses; ++cause) {
+    waits.add({std::string(to_string(static_cast<WaitCause>(cause))),
+               fmt::format("{:.1f}", summary.wait_us[static_cast<std::size_t>(cause)])});
+  }
+  text += busy.text() + '\n' + waits.text() + '\n';
+  text += fmt::format(
+      "overlap efficiency {:.1f} %: of the time in which rows are moved, that in which tiles are computed too\n",
+      100 * summary.overlap_efficiency);
+  text += fmt::format(
+      "utilisation {:.1f} % of the call with a processor there (the thesis' SM utilisation), {:.1f} % with it in "
+      "a tile\n",
+      100 * summary.resident_share, 100 * summary.busy_share);
+  if (summary.num_dropped > 0) {
+    text += fmt::format("{} spans did not fit, so this is the beginning of the call alone: raise --records\n",
+                        summary.num_dropped);
+  }
+  return text;
+}
+
+void check_options(const TraceOptions& options, const Job& job) {
+  constexpr int kMost = 1 << 24;
+  if (options.records < 1 || options.records > kMost) {
+    throw InvalidArgument(fmt::format("records ({}) must be between 1 and {}", options.records, kMost));
+  }
+  if (job.group.backend != BackendKind::cpu) {
+    throw InvalidArgument("flashmoe trace needs backend cpu, whose actors record what they do: use --backend cpu");
+  }
+  if (!job.checkpoint.empty()) {
+    throw InvalidArgument("flashmoe trace makes its weights: name the layer by --preset, --config or its sizes");
+  }
+  for (const std::filesystem::path file : {options.chrome, options.svg, options.summary}) {
+    std::error_code ignored;
+    if (file.empty() || std::filesystem::is_directory(file.has_parent_path() ? file.parent_path() : ".", ignored))
+      continue;
+    throw InvalidArgument(fmt::format("{} must lie in an existing folder", file.string()));
+  }
+}
+
+}  // namespace
+
+ExitCode trace(const TraceOptions& options) {
+  const Machine machine = this_machine();
+  Job job = make_job(options.shared, machine.num_cores);
+  check_options(options, job);
+  const LayerInfo info = LayerFactory::plan(Group::local(job.problem.num_ranks, job.group), job.problem);
+  const std::int64_t num_compared = std::min(job.verify_tokens.value_or(kSampledTokens), job.num_tokens());
+  const MemoryPlan memory = plan_memory(job, info, num_compared, machine.num_cores, machine.available_bytes);
+  const auto experts = std::make_shared<GeneratedExperts>(job.problem, job.seed, memory.expert_cache_bytes);
+  Batch batch = make_batch(job, std::nullopt);
+  const std::vector<RankTrace> traces = trace_call(job, experts, batch, options.records);
+  const Comparison comparison = judge(
+      job.problem,
+      compare(
+          batch, *experts,
+          {.num_tokens = num_compared, .seed = job.seed, .ranks = job.ranks_here(), .num_threads = machine.num_cores}));
+
+  const std::string title =
+      fmt::format("{}, {} ranks, {} tokens, {}, routing {}; {}", job.layer_name, job.problem.num_ranks,
+                  job.num_tokens(), to_string(job.problem.dtype), job.routing_name, info.engine);
+  if (!options.chrome.empty())
+    write_new_file(options.chrome, [&](std::ostream& stream) { write_chrome(traces, stream); });
+  if (!options.svg.empty())
+    write_new_file(options.svg, [&](std::ostream& stream) { write_svg(traces, title, stream); });
+  const TraceSummary summary = summarise(traces);
+  const nlohmann::json json{{"schema", "trace"},
+                            {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
+                            {"card", machine.processor},
+                            {"backend", to_string(job.group.backend)},
+                            {"version", version()},
+                            {"layer", job.layer_name},
+                            {"problem", cli::to_json(job.problem)},
+                            {"tokens_per_rank", job.tokens_per_rank},
+                            {"routing", job.routing_name},
+                            {"rel_l2", comparison.all.rel_l2},
+                            {"passed", comparison.passed},
+                            {"summary", to_json(summary)}};
+  if (!options.summary.empty()) {
+    write_new_file(options.summary, [&](std::ostream& stream) { stream << json.dump(1) << '\n'; });
+  }
+  print(options.shared.json ? json.dump() + '\n' : title + '\n' + to_text(summary));
+  return comparison.passed ? kRight : kVerificationFailed;
+}
+
+}  // namespace flashmoe::cli

@@ -1,0 +1,20 @@
+#include "trace_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace flashmoe::cli {
+
+void add_trace_options(CLI::App& command, TraceOptions& options) {
+  add_options(command, options.shared);
+  const std::string timeline = "Timeline";
+  command.add_option("--chrome", options.chrome, "Write the timeline as JSON that Perfetto and chrome://tracing open")
+      ->group(timeline);
+  command.add_option("--svg", options.svg, "Write the timeline as a picture")->group(timeline);
+  command.add_option("--summary", options.summary, "Write the summary to a results file, schema \"trace\"")
+      ->group(timeline);
+  command.add_option("--records", options.records, "Room for the spans of one actor")
+      ->capture_default_str()
+      ->group(timeline);
+}
+
+}  // namespace flashmoe::cli

@@ -1,0 +1,232 @@
+// `flashmoe bench`: sweeps, results files that go on after an interruption, baselines, bad input.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "cli/program.hpp"
+
+namespace flashmoe {
+namespace {
+
+using test::flashmoe;
+using test::Outcome;
+using test::Program;
+using test::TempFolder;
+using test::words;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::string kBench = "bench --backend cpu --hidden 64 --intermediate 48 --top-k 2 --warm-up 1 ";
+const std::string kSmall = kBench + "--repeats 3 --experts 8 ";
+
+nlohmann::json read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file, nullptr, false);
+}
+
+std::string written(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+TEST(CliBench, a_list_of_tokens_is_a_sweep_with_a_row_for_each) {
+  const Outcome outcome = flashmoe(kSmall + "--ranks 4 --tokens 16,64 --json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json json = outcome.json();
+  EXPECT_EQ(json["schema"], "bench");
+  EXPECT_EQ(json["backend"], "cpu");
+  for (const char* key : {"date", "card", "driver", "commit", "command"}) EXPECT_TRUE(json.contains(key)) << key;
+  ASSERT_EQ(json["rows"].size(), 2u);
+  for (const nlohmann::json& row : json["rows"]) {
+    EXPECT_EQ(row["model"], "custom");
+    EXPECT_EQ(row["num_ranks"], 4);
+    EXPECT_EQ(row["dtype"], "bf16");
+    EXPECT_EQ(row["routing"], "uniform");
+    EXPECT_EQ(row["replay"], "eager");
+    EXPECT_GT(row["fastest_us"], 0.0);
+    EXPECT_LE(row["fastest_us"], row["latency_us"]);
+    EXPECT_LE(row["latency_us"], row["p95_us"]);
+    EXPECT_GT(row["bound_us"], 0.0);
+    EXPECT_DOUBLE_EQ(row["fraction_of_bound"].get<double>(),
+                     row["bound_us"].get<double>() / row["latency_us"].get<double>());
+    EXPECT_GT(row["rel_l2"], 0.0);
+    EXPECT_LE(row["rel_l2"], row["tolerance"]);
+    EXPECT_EQ(row["verified_tokens"], 8);
+    EXPECT_GT(row["heap_bytes"], 0);
+    EXPECT_GT(row["rank_memory_bytes"], row["heap_bytes"]);
+    EXPECT_GT(row["tflops_per_gpu"], 0.0);
+  }
+  EXPECT_EQ(json["rows"][0]["tokens_per_rank"], 16);
+  EXPECT_EQ(json["rows"][1]["tokens_per_rank"], 64);
+}
+
+TEST(CliBench, bytes_are_those_of_one_call) {
+  const std::string layer =
+      " --backend cpu --hidden 64 --intermediate 48 --experts 8 --top-k 2 --ranks 2 --dtype fp32 --json";
+  const nlohmann::json once = flashmoe("run --tokens 30" + layer).json();
+  const nlohmann::json row = flashmoe("bench --repeats 4 --tokens 30" + layer).json()["rows"][0];
+  for (const char* key :
+       {"wire_bytes", "wire_overhead_bytes", "heap_bytes", "local_bytes", "wire_form", "result_form"}) {
+    EXPECT_EQ(row[key], once[key]) << key;
+  }
+}
+
+TEST(CliBench, every_combination_of_the_lists_is_measured) {
+  const nlohmann::json rows = flashmoe(kBench +
+                                       "--repeats 1 --experts 4,8 --ranks 1,2 --dtype fp32,fp64 --tokens 5 "
+                                       "--routing uniform,all-to-one --verify-tokens 0 --name small --json")
+                                  .json()["rows"];
+  ASSERT_EQ(rows.size(), 16u);
+  std::set<std::string> distinct;
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["model"], "small");
+    EXPECT_TRUE(row["rel_l2"].is_null());
+    distinct.insert(row["problem"].dump() + row["routing"].dump());
+  }
+  EXPECT_EQ(distinct.size(), 16u);
+}
+
+TEST(CliBench, the_short_form_names_the_same_layer_as_the_flags) {
+  const nlohmann::json shorter = flashmoe("bench 16 64 48 8 2 --backend cpu --repeats 1 --json").json()["rows"];
+  const nlohmann::json longer = flashmoe(kSmall + "--tokens 16 --json").json()["rows"];
+  ASSERT_EQ(shorter.size(), 1u);
+  EXPECT_EQ(shorter[0]["problem"], longer[0]["problem"]);
+  EXPECT_EQ(shorter[0]["tokens_per_rank"], 16);
+}
+
+TEST(CliBench, ranks_may_have_uneven_counts) {
+  const nlohmann::json rows = flashmoe(kSmall + "--ranks 4 --tokens-per-rank 7,0,3,1 --json").json()["rows"];
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["tokens_per_rank"], (std::vector<int>{7, 0, 3, 1}));
+  EXPECT_TRUE(rows[0]["passed"]);
+}
+
+TEST(CliBench, a_table_and_a_csv_show_the_rows) {
+  const TempFolder folder;
+  const std::string csv = (folder / "rows.csv").string();
+  const Outcome outcome = flashmoe(kSmall + "--ranks 2 --tokens-per-rank 9,4 --csv " + csv);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              testing::AllOf(HasSubstr("bound us"), HasSubstr("of bound"), HasSubstr("[9,4]"), HasSubstr("H100")));
+  std::ifstream file(csv);
+  std::string headings, row, rest;
+  std::getline(file, headings);
+  std::getline(file, row);
+  EXPECT_FALSE(std::getline(file, rest));
+  EXPECT_THAT(headings, HasSubstr(",latency_us,"));
+  EXPECT_THAT(headings, HasSubstr(",problem.hidden,"));
+  EXPECT_THAT(row, HasSubstr(",\"[9,4]\","));
+}
+
+TEST(CliBench, a_sweep_that_was_killed_goes_on_where_it_stopped) {
+  const TempFolder folder;
+  const std::string path = (folder / "sweep.json").string();
+  const std::string sweep = kBench + "--experts 8 --ranks 2 --tokens 8,4096 --repeats 40 --json --output " + path;
+  const Program program(words(sweep));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(path) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  program.send(SIGKILL);
+  program.wait();
+  const nlohmann::json before = read(path);
+  ASSERT_GE(before["rows"].size(), 1u) << "the file is whole whenever it is there";
+  const Outcome outcome = flashmoe(sweep + " --continue");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json after = read(path);
+  ASSERT_EQ(after["rows"].size(), 2u);
+  EXPECT_EQ(after["rows"][0], before["rows"][0]);
+  EXPECT_EQ(after["rows"][1]["tokens_per_rank"], 4096);
+  EXPECT_EQ(outcome.json()["rows"], after["rows"]);
+}
+
+TEST(CliBench, a_results_file_is_never_overwritten_unasked) {
+  const TempFolder folder;
+  const std::string path = (folder / "sweep.json").string();
+  ASSERT_EQ(flashmoe(kSmall + "--tokens 4 --output " + path).exit_code, 0);
+  const Outcome again = flashmoe(kSmall + "--tokens 4,8 --output " + path);
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("exists: give --continue to add what is missing, or another name"));
+  EXPECT_EQ(read(path)["rows"].size(), 1u);
+  const Outcome other_commit = flashmoe(kSmall + "--tokens 4,8 --continue --commit 1234 --output " + path);
+  EXPECT_EQ(other_commit.exit_code, 2);
+  EXPECT_THAT(other_commit.err, HasSubstr("and this is \"1234\": give another name"));
+}
+
+TEST(CliBench, measurements_of_other_systems_stand_beside_ours) {
+  const TempFolder folder;
+  const std::string file =
+      written(folder / "other.json", R"({"schema": "baseline", "name": "other", "card": "H200", "rows": [
+      {"model": "custom", "tokens_per_rank": 16, "num_ranks": 2, "dtype": "bf16", "routing": "uniform", "latency_us": 12.5},
+      {"model": "custom", "tokens_per_rank": 16, "num_ranks": 4, "dtype": "bf16", "routing": "uniform", "latency_us": 1}]})");
+  const std::string sweep = kSmall + "--ranks 2 --tokens 16,32 --baselines " + file;
+  const nlohmann::json json = flashmoe(sweep + " --json").json();
+  EXPECT_EQ(json["baseline_cards"]["other"], "H200");
+  EXPECT_EQ(json["rows"][0]["baselines"], (nlohmann::json{{"other", 12.5}}));
+  EXPECT_EQ(json["rows"][1]["baselines"], nlohmann::json::object());
+  EXPECT_THAT(flashmoe(sweep).out, HasSubstr("12.5"));
+}
+
+TEST(CliBench, a_case_that_cannot_be_measured_leaves_the_others) {
+  const TempFolder folder;
+  const std::string counts = written(folder / "counts.json", "[5, 1, 1, 1, 9, 1, 1, 1]");
+  const std::string path = (folder / "sweep.json").string();
+  const Outcome outcome =
+      flashmoe(kBench + "--repeats 2 --experts 4,8 --ranks 2 --tokens 16 --json --routing histogram:" + counts +
+               " --output " + path);
+  EXPECT_EQ(outcome.exit_code, 3);
+  const nlohmann::json rows = outcome.json()["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_THAT(rows[0]["error"].get<std::string>(), HasSubstr("must be an array of num_experts (4) numbers"));
+  EXPECT_FALSE(rows[0].contains("latency_us"));
+  EXPECT_TRUE(rows[1]["passed"]);
+  EXPECT_EQ(read(path)["rows"], rows);
+}
+
+struct Refused {
+  const char* arguments;
+  const char* message;
+};
+
+TEST(CliBench, bad_input_is_one_sentence_and_exit_code_2) {
+  const TempFolder folder;
+  const std::string schema = written(folder / "trace.json", R"({"schema": "trace", "rows": []})");
+  const std::string text = written(folder / "text.json", "no JSON");
+  const Refused cases[] = {
+      {"--preset nothing", "nothing"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --repeats 0", "repeats (0) must be between 1 and"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --warm-up -1", "warm-up (-1) must be between 0 and"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --tokens 4 --tokens-per-rank 1,2,3,4", "give one of them"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --tokens -4", "tokens (-4) must be counts between 0 and"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --replay graph", "replay (graph) needs backend cuda"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --replay fast",
+       "replay (fast) must be one of eager, graph"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --continue", "name it with --output"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --output missing/x.json", "must lie in an existing folder"},
+      {"--experts 6 --hidden 64 --intermediate 48 --top-k 2", "num_experts (6) must be a multiple of num_ranks (4)"},
+      {"16 64 48 8 2 --top-k 2", "leave out the flags"},
+      {"16 64 48 8", "sizes"},
+      {"0 0 0 0 0", "hidden (0) must be between 1 and"},
+      {"16 64 48 8 2 --baselines missing.json", "cannot be read"},
+  };
+  for (const Refused& one : cases) {
+    const Outcome outcome = flashmoe("bench --backend cpu " + std::string(one.arguments));
+    EXPECT_EQ(outcome.exit_code, 2) << one.arguments;
+    EXPECT_THAT(outcome.err, HasSubstr(one.message)) << one.arguments;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+  for (const std::string flag : {"--continue --output ", "--baselines "}) {
+    const Outcome other = flashmoe("bench 4 64 48 8 2 --backend cpu " + flag + schema);
+    EXPECT_EQ(other.exit_code, 2);
+    EXPECT_THAT(other.err, HasSubstr("got \"trace\": give another file"));
+    EXPECT_EQ(flashmoe("bench 4 64 48 8 2 --backend cpu " + flag + text).exit_code, 2);
+  }
+}
+
+}  // namespace
+}  // namespace flashmoe

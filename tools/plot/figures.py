@@ -1,0 +1,263 @@
+"""What the figures show: from rows to named series of points. Standard library only; draw.py makes pictures of them."""
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+
+from results import MEMORY_TABLE, PUBLISHED, read_csv, relative, short_card
+
+
+@dataclass
+class Series:
+    label: str
+    points: list  # [(x, y)], ascending x
+    role: str  # "ours", "baseline", "bound" or "published"
+
+
+@dataclass
+class Figure:
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: list
+    sources: list  # files the points come from, as documents name them
+    log_x: bool = True
+    log_y: bool = True
+    kind: str = "lines"  # or "bars": the points' x are names, or "points"
+    note: str = ""
+    digest: str = field(default="", init=False)
+
+    def __post_init__(self):
+        content = {key: value for key, value in asdict(self).items() if key != "digest"}
+        self.digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def series_key(row):
+    return tuple(str(row.get(key, "")) for key in ("file", "backend", "card", "dtype", "replay", "engine"))
+
+
+def our_label(rows, extra=""):
+    """The series' card, number format and way to run."""
+    row = rows[0]
+    ranks = {r["num_ranks"] for r in rows}
+    count = f"{ranks.pop()}x" if len(ranks) == 1 and row["backend"] == "cuda" else ""
+    replay = f", {row['replay']}" if "replay" in row else ""
+    return f"flashmoe, {count}{short_card(row['card'])} {row['dtype']}{replay}{extra}"
+
+
+def best_points(rows, x_of, y_of):
+    """One point for every x: the fastest row where several forms were measured."""
+    best = {}
+    for row in rows:
+        x = x_of(row)
+        if x not in best or row["latency_us"] < best[x]["latency_us"]:
+            best[x] = row
+    return [(x, y_of(row)) for x, row in sorted(best.items())]
+
+
+def grouped(rows, key):
+    return [(k, list(group)) for k, group in groupby(sorted(rows, key=key), key=key)]
+
+
+def sizes(row):
+    problem = row.get("problem", {})
+    return tuple(problem.get(key) for key in ("hidden", "intermediate", "top_k"))
+
+
+def num_experts(row):
+    return row.get("problem", {}).get("num_experts")
+
+
+def layer_slug(model, experts):
+    """A layer in a file's name; the expert count where the file has it."""
+    name = "".join(c if c.isalnum() else "-" for c in model.lower())
+    return f"{name}-e{experts}" if experts else name
+
+
+def even(rows):
+    """Rows that a line over counts can hold: as many tokens on every rank, uniform routing."""
+    return [row for row in rows if isinstance(row["tokens_per_rank"], int) and row["routing"] == "uniform"]
+
+
+def latency_over_tokens(rows, baselines):
+    figures = []
+    key = lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], row["backend"])
+    for (model, experts, ranks, backend), group in grouped(even(rows), key):
+        if len({row["tokens_per_rank"] for row in group}) < 2:
+            continue
+        series, sources = [], sorted({row["file"] for row in group})
+        for _, own in grouped(group, series_key):
+            series.append(Series(our_label(own), best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"]), "ours"))
+        bounded = [row for row in group if "bound_us" in row]
+        if bounded and backend == "cuda":
+            points = sorted({(row["tokens_per_rank"], row["bound_us"]) for row in bounded if row["dtype"] == bounded[0]["dtype"]})
+            series.append(Series(f"lower bound, H100 {bounded[0]['dtype']}", points, "bound"))
+        for name in sorted({name for row in group for name in row.get("baselines", {})}):
+            theirs = [row for row in group if row.get("baselines", {}).get(name) is not None]
+            points = sorted({(row["tokens_per_rank"], row["baselines"][name]) for row in theirs})
+            card = theirs[0]["baseline_cards"].get(name) or theirs[0]["card"]
+            series.append(Series(f"{name}, {short_card(card)} {theirs[0]['dtype']}", points, "baseline"))
+        for baseline in baselines if backend == "cuda" else []:
+            own = {b for row in group for b in row.get("baselines", {})}
+            points = sorted((row["tokens_per_rank"], row["latency_us"]) for row in baseline["rows"]
+                            if row["model"] == model and row["num_ranks"] == ranks and row["routing"] == "uniform")
+            if points and baseline["name"] not in own:
+                series.append(Series(f"{baseline['title']}, {ranks}x{short_card(baseline['card'])} bf16, another run", points, "baseline"))
+                sources.append(baseline["file"])
+        where = "GPUs" if backend == "cuda" else "ranks on the CPU"
+        count = f", {experts} experts" if experts else ""
+        figures.append(Figure(f"latency-tokens-{layer_slug(model, experts)}-{ranks}-{backend}", f"{model}{count}, {ranks} {where}: latency over tokens",
+                              "tokens of a rank", "latency, us", series, sources,
+                              note="the fastest of the wire forms measured" if has_forms(group) else ""))
+    return figures
+
+
+def has_forms(rows):
+    """Whether some point was measured more than once."""
+    keys = [(series_key(row), row["tokens_per_rank"]) for row in rows]
+    return len(set(keys)) < len(keys)
+
+
+def latency_over(rows, axis, x_of, x_label, same):
+    """Latency over experts or ranks: series of rows that are alike in `same` and differ in the axis."""
+    figures = []
+    for (backend,), of_backend in grouped([r for r in even(rows) if x_of(r)], lambda row: (row["backend"],)):
+        series, sources = [], set()
+        for _, own in grouped(of_backend, lambda row: (*map(str, same(row)), *series_key(row))):
+            points = best_points(own, x_of, lambda r: r["latency_us"])
+            if len(points) < 2:
+                continue
+            row = own[0]
+            extra = f", {row['model']}, {row['tokens_per_rank']} tokens"
+            series.append(Series(our_label(own, extra), points, "ours"))
+            sources.add(row["file"])
+        if series:
+            where = "" if backend == "cuda" else ", CPU"
+            figures.append(Figure(f"latency-{axis}-{backend}", f"Latency over {axis}{where}", x_label, "latency, us", series, sorted(sources)))
+    return figures
+
+
+def fraction_of_bound(rows):
+    own = [row for row in even(rows) if "fraction_of_bound" in row and row["backend"] == "cuda"]
+    series = []
+    for _, group in grouped(own, lambda row: (row["model"], num_experts(row), row["num_ranks"], *series_key(row))):
+        points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: 100 * r["fraction_of_bound"])
+        series.append(Series(our_label(group, f", {group[0]['model']}"), points, "ours"))
+    if not series:
+        return []
+    return [Figure("fraction-of-bound", "Share of the lower bound: bound / latency", "tokens of a rank", "%", series,
+                   sorted({row["file"] for row in own}), log_y=False)]
+
+
+def by_routing(rows):
+    figures = []
+    key = lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], row["tokens_per_rank"], row["backend"])
+    for (model, experts, ranks, tokens, backend), group in grouped([r for r in rows if isinstance(r["tokens_per_rank"], int)], key):
+        if len({row["routing"] for row in group}) < 2:
+            continue
+        series = [Series(our_label(own), best_points(own, lambda r: r["routing"], lambda r: r["latency_us"]), "ours")
+                  for _, own in grouped(group, series_key)]
+        figures.append(Figure(f"latency-routing-{layer_slug(model, experts)}-{ranks}-{tokens}-{backend}",
+                              f"{model}, {ranks} ranks, {tokens} tokens: latency by routing", "routing", "latency, us", series,
+                              sorted({row["file"] for row in group}), log_x=False, log_y=False, kind="bars"))
+    return figures
+
+
+def is_thesis(row):
+    return row["model"] == "thesis" or sizes(row) == (1024, 4096, 2)
+
+
+def thesis_latency(rows):
+    """Figures 6.1 and 6.2 of the thesis, their points as printed, ours beside them."""
+    path = PUBLISHED / "thesis_latency_ms.csv"
+    table = read_csv(path)
+    systems = [name for name in table[0] if name not in ("sweep", "value")]
+    own = [row for row in even(rows) if is_thesis(row) and row["backend"] == "cuda"]
+    experts_of = lambda row: num_experts(row) or 32
+    sweeps = [
+        ("tokens", "tokens(E=32)", "tokens of a GPU", "32 experts", lambda r: experts_of(r) == 32, lambda r: r["tokens_per_rank"], lambda r: r["num_ranks"]),
+        ("experts", "experts(T=8K)", "experts", "8192 tokens", lambda r: r["tokens_per_rank"] == 8192, experts_of, lambda r: r["num_ranks"]),
+        ("gpus", "gpus(E=32 T=8K)", "GPUs", "32 experts, 8192 tokens", lambda r: r["tokens_per_rank"] == 8192 and experts_of(r) == 32,
+         lambda r: r["num_ranks"], lambda r: 0),
+    ]
+    figures = []
+    for axis, sweep, x_label, fixed, keep, x_of, split in sweeps:
+        published = [row for row in table if row["sweep"] == sweep]
+        where = "8xH100" if axis != "gpus" else "H100"
+        series = [Series(f"{name}, {where} {'fp32' if name == 'flashdmoe' else 'fp16'}, published",
+                         [(int(row["value"]), float(row[name])) for row in published], "published") for name in systems]
+        chosen = [row for row in own if keep(row)]
+        for _, group in grouped(chosen, lambda row: (split(row), *series_key(row))):
+            series.append(Series(our_label(group), best_points(group, x_of, lambda r: r["latency_us"] / 1e3), "ours"))
+        figures.append(Figure(f"thesis-latency-{axis}", f"Thesis' layer (1024 / 4096, top 2), {fixed}: latency over {axis}", x_label,
+                              "latency, ms", series, [relative(path), *sorted({row["file"] for row in chosen})]))
+    return figures
+
+
+def thesis_scaling(rows):
+    """Throughput and overlap efficiency over GPUs, worked out from the latencies of figure 6.2."""
+    latency = next(figure for figure in thesis_latency(rows) if figure.name == "thesis-latency-gpus")
+    throughput, efficiency = [], []
+    for one in latency.series:
+        throughput.append(Series(one.label, [(gpus, gpus * 8192 / ms / 1e3) for gpus, ms in one.points], one.role))
+        at_two = dict(one.points).get(2)
+        if at_two:
+            efficiency.append(Series(one.label, [(gpus, at_two / ms) for gpus, ms in one.points], one.role))
+    title = "Thesis' layer, 32 experts, 8192 tokens of a GPU"
+    return [
+        Figure("thesis-throughput", f"{title}: throughput", "GPUs", "million tokens a second", throughput, latency.sources, log_y=False),
+        Figure("thesis-overlap-efficiency", f"{title}: overlap efficiency", "GPUs", "latency on 2 GPUs / latency", efficiency,
+               latency.sources, log_y=False, note="1: as fast as on 2 GPUs, although every GPU brings as many tokens"),
+    ]
+
+
+def thesis_memory(rows):
+    table = read_csv(MEMORY_TABLE)
+    series = [Series(f"size of L + bookkeeping, {experts} experts, fp32, published",
+                     [(int(row["tokens"]), float(row["total_mb"])) for row in group], "published")
+              for experts, group in grouped(table, lambda row: int(row["experts"]))]
+    own = [row for row in even(rows) if is_thesis(row) and "heap_bytes" in row and row["backend"] == "cuda"]
+    for _, group in grouped(own, lambda row: (num_experts(row) or 32, row["num_ranks"], *series_key(row))):
+        points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: r["heap_bytes"] / 2**20)
+        series.append(Series(our_label(group, f", heap, {num_experts(group[0]) or 32} experts"), points, "ours"))
+    return [Figure("thesis-memory", "Thesis' layer: symmetric memory of a GPU", "tokens", "MiB", series,
+                   [relative(MEMORY_TABLE), *sorted({row["file"] for row in own})])]
+
+
+def thesis_payload(rows):
+    own = [row for row in even(rows) if is_thesis(row) and row.get("wire_bytes") and row["backend"] == "cuda"]
+    series = [Series(our_label(group, f", {group[0]['tokens_per_rank']} tokens"),
+                     [(row["latency_us"] / 1e3, 8 * row["wire_bytes"]) for row in group], "ours")
+              for _, group in grouped(own, lambda row: (row["tokens_per_rank"], row["num_ranks"], *series_key(row)))]
+    if not series:
+        return []
+    return [Figure("thesis-payload", "Thesis' layer: bits over NVLink and latency", "latency, ms", "bits", series,
+                   sorted({row["file"] for row in own}), kind="points", note="the thesis prints no numbers for its figure 6.3b")]
+
+
+def thesis_utilisation(traces):
+    path = PUBLISHED / "thesis_sm_utilisation.csv"
+    series = [Series("2xH100, published", [(row["system"], float(row["percent"])) for row in read_csv(path)], "published")]
+    for trace in traces:
+        summary = trace["summary"]
+        series.append(Series(f"flashmoe, {short_card(trace['card'])}: as the thesis defines it, and as busy time",
+                             [("resident", 100 * summary["resident_share"]), ("busy", 100 * summary["busy_share"])], "ours"))
+    return [Figure("thesis-sm-utilisation", "SM utilisation", "", "%", series, [relative(path), *(t["file"] for t in traces)],
+                   log_x=False, log_y=False, kind="bars")]
+
+
+def all_figures(rows, baselines, traces):
+    """Every figure that the rows can fill, the thesis' last."""
+    return [
+        *latency_over_tokens(rows, baselines),
+        *latency_over(rows, "experts", num_experts, "experts", lambda r: (sizes(r), r["tokens_per_rank"], r["num_ranks"])),
+        *latency_over(rows, "ranks", lambda r: r["num_ranks"], "ranks", lambda r: (r["model"], num_experts(r), r["tokens_per_rank"])),
+        *fraction_of_bound(rows),
+        *by_routing(rows),
+        *thesis_latency(rows),
+        *thesis_scaling(rows),
+        *thesis_memory(rows),
+        *thesis_payload(rows),
+        *thesis_utilisation(traces),
+    ]

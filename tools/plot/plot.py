@@ -1,0 +1,80 @@
+"""Draws figures from results files, or makes docs/performance.md of those in bench/results: `flashmoe plot`.
+
+plot.py [FILE...] [--output FOLDER] [--format svg,png]
+plot.py --page | --check-page
+Exit codes: 0 done, 1 the page is out of date, 2 bad input.
+"""
+import argparse
+import sys
+from pathlib import Path
+
+from figures import all_figures
+from page import FIGURES, PAGE, page_text, what_is_stale
+from results import PROJECT, PUBLISHED, BadInput, baseline_files, bench_rows, drawn_files, trace_summaries
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="flashmoe plot", description="Figures from results files, as SVG and PNG.")
+    parser.add_argument("files", nargs="*", type=Path, help="results files [those of bench/results]")
+    parser.add_argument("--output", type=Path, default=Path("figures"), help="folder for the pictures [figures]")
+    parser.add_argument("--format", default="svg,png", help="svg, png or both [svg,png]")
+    parser.add_argument("--page", action="store_true", help="make docs/performance.md and its figures from bench/results")
+    parser.add_argument("--check-page", action="store_true", help="say what of docs/performance.md is out of date")
+    return parser.parse_args()
+
+
+def figures_of(files):
+    published = drawn_files(PUBLISHED)
+    return all_figures(bench_rows(files), baseline_files([*published, *(f for f in files if f not in published)]),
+                       trace_summaries(files))
+
+
+def draw_all(figures, folder, formats):
+    from draw import draw  # here, because matplotlib takes a second to load
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in figures:
+        draw(figure, folder, formats)
+
+
+def make_page(files):
+    figures = figures_of(files)
+    for stale in FIGURES.glob("*.svg"):
+        stale.unlink()
+    draw_all(figures, FIGURES, ["svg"])
+    PAGE.write_text(page_text(files, figures), encoding="utf-8")
+
+
+def run(arguments):
+    results = drawn_files(PROJECT / "bench" / "results")
+    if arguments.page or arguments.check_page:
+        if arguments.files:
+            raise BadInput("--page is made of bench/results: leave the files out")
+        if arguments.page:
+            make_page(results)
+            return 0
+        stale = what_is_stale(results, figures_of(results))
+        for sentence in stale:
+            print(f"{sentence}: run flashmoe plot --page", file=sys.stderr)
+        return 1 if stale else 0
+    formats = arguments.format.split(",")
+    if not formats or any(one not in ("svg", "png") for one in formats):
+        raise BadInput(f"format ({arguments.format}) must be svg, png or svg,png")
+    files = arguments.files or results
+    figures = figures_of(files)
+    draw_all(figures, arguments.output, formats)
+    for figure in figures:
+        print(f"{arguments.output / figure.name}: {figure.title}")
+    return 0
+
+
+def main():
+    try:
+        return run(parse_arguments())
+    except BadInput as error:
+        print(f"flashmoe: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
