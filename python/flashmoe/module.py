@@ -9,10 +9,11 @@ from . import layer as layers
 from . import torch_ops
 from .errors import InvalidArgument
 from .group import Group, rank_in
+from .layer_module import LayerModule
 from .routing import RouterFunction
 
 
-class MoE(torch.nn.Module):
+class MoE(LayerModule):
     """A Mixture-of-Experts block: a router and this rank's experts. Runs forward only.
 
     Args:
@@ -59,7 +60,6 @@ class MoE(torch.nn.Module):
             swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
         self.problem.validate()
         self.group, self.rank = group, rank_in(group, rank)
-        self._layer: Optional[layers.Layer] = None
         self._router = router
         self._router_settings = (renormalize, scaling_factor, num_groups, topk_groups, 0.01)
 
@@ -120,19 +120,11 @@ class MoE(torch.nn.Module):
                 w13_bias=self.w13_bias, w2_bias=self.w2_bias, swiglu_alpha=problem.swiglu_alpha,
                 swiglu_limit=problem.swiglu_limit)
         else:
-            result = torch_ops.run_layer(self._layer or self._make_layer(), tokens, topk_weights, topk_ids)
+            if self._layer is None:
+                self._make_layer(problem, self.w13, self.w2, up_bias=self.w13_bias, down_bias=self.w2_bias,
+                                 group=self.group, rank=self.rank)
+            result = torch_ops.run_layer(self._layer_number, tokens, topk_weights, topk_ids)
         return result.reshape(hidden_states.shape)
-
-    def _make_layer(self) -> layers.Layer:
-        self._layer = layers.Layer(self.problem, self.w13, self.w2, up_bias=self.w13_bias, down_bias=self.w2_bias,
-                                   group=self.group, rank=self.rank)
-        return self._layer
-
-    def _apply(self, *arguments, **keywords):
-        if self._layer is not None:
-            raise InvalidArgument("the module's parameters are in use since its first forward(): move or convert it "
-                                  "before that")
-        return super()._apply(*arguments, **keywords)
 
     def extra_repr(self) -> str:
         p = self.problem

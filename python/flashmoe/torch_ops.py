@@ -62,6 +62,7 @@ def fused_moe(
     ForwardOnly when a gradient is asked for.
     """
     gated = _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order)
+    _check_routes(hidden_states, topk_weights, topk_ids)
     if gate_up_order in ("up_gate", "interleaved"):
         w13 = gate_first(w13, gate_up_order)
         w13_bias = None if w13_bias is None else gate_first(w13_bias, gate_up_order)
@@ -97,12 +98,20 @@ def route_logits(logits: torch.Tensor, top_k: int, *, function: str, renormalize
         top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon)
 
 
-def run_layer(layer: layers.Layer, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
-              topk_ids: torch.Tensor) -> torch.Tensor:
-    """Layer.forward() as an operator; the layer must live as long as graphs that were compiled with it."""
+def register_layer(layer: layers.Layer) -> torch.Tensor:
+    """The number by which run_layer() knows the layer, as long as somebody holds it.
+
+    A tensor of no dimensions, so that torch.compile takes it as an input and not as part of the code.
+    """
     _layers[id(layer)] = layer
+    return torch.tensor(id(layer), device="cpu")
+
+
+def run_layer(number: torch.Tensor, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
+              topk_ids: torch.Tensor) -> torch.Tensor:
+    """Layer.forward() as an operator."""
     return torch.ops.flashmoe.layer_forward(
-        hidden_states, _fp32("topk_weights", topk_weights), _int32_ids("topk_ids", topk_ids), id(layer))
+        hidden_states, _fp32("topk_weights", topk_weights), _int32_ids("topk_ids", topk_ids), number)
 
 
 # ---- What the arguments must be ----
@@ -115,6 +124,9 @@ def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> 
             raise InvalidDType(f"{name} must be a torch tensor, but is a {type(tensor).__name__}")
         if tensor.dim() != dims:
             raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted {dims} dimensions")
+        if tensor.device != hidden_states.device:
+            raise InvalidArgument(f"{name} is on {tensor.device}, wanted {hidden_states.device} as hidden_states: "
+                                  "move one")
         if tensor.dtype != hidden_states.dtype:
             raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted {hidden_states.dtype} as hidden_states: "
                                "convert one")
@@ -138,6 +150,15 @@ def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> 
         raise InvalidArgument(f"gate_up_order ({gate_up_order!r}) must be None for experts that are not gated: w13 "
                               f"{list(w13.shape)} has one row for each of w2's columns")
     return gated
+
+
+def _check_routes(hidden_states, topk_weights, topk_ids) -> None:
+    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
+        if tensor.device != hidden_states.device:
+            raise InvalidArgument(f"{name} is on {tensor.device}, wanted {hidden_states.device} as hidden_states: "
+                                  "move one")
+        if tensor.dim() != 2 or tensor.shape[0] != hidden_states.shape[0] or tensor.shape != topk_ids.shape:
+            raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted [{hidden_states.shape[0]}, top_k]")
 
 
 def _fp32(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -212,14 +233,15 @@ def _(hidden_states, w13, w2, topk_weights, topk_ids, *_):
 
 @torch.library.custom_op("flashmoe::layer_forward", mutates_args=())
 def _layer_forward(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,
-                   layer: int) -> torch.Tensor:
-    if layer not in _layers:
+                   number: torch.Tensor) -> torch.Tensor:
+    layer = _layers.get(int(number))
+    if layer is None:
         raise InvalidArgument("the layer of this operator is gone: keep its module alive")
-    return _layers[layer].forward(hidden_states.detach(), topk_weights.detach(), topk_ids)
+    return layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids)
 
 
 @_layer_forward.register_fake
-def _(hidden_states, topk_weights, topk_ids, layer):
+def _(hidden_states, topk_weights, topk_ids, number):
     return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
 
 

@@ -14,6 +14,7 @@ from .. import layer as layers
 from .. import torch_ops
 from ..errors import InvalidArgument
 from ..group import Group, rank_in
+from ..layer_module import LayerModule
 
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -40,7 +41,7 @@ _FORMS = {
 }
 
 
-class Experts(torch.nn.Module):
+class Experts(LayerModule):
     """Takes the place of a model's routed experts.
 
     Where the model's matrices are stored as flashmoe wants them, they are used as they lie, under their names; where
@@ -53,7 +54,6 @@ class Experts(torch.nn.Module):
         form = _FORMS[type(original).__name__]
         self._original = [original]  # not a submodule
         self._form, self._group, self._rank, self._max_tokens = form, group, rank, max_tokens
-        self._layer: Optional[layers.Layer] = None
         self._num_ranks = 1 if group is None else group.num_ranks
         self._activation = "swiglu_clamped" if form.clamped else _activation(hidden_act)
         self._alpha, self._limit = (original.alpha, original.limit) if form.clamped else (1.702, 7.0)
@@ -88,15 +88,18 @@ class Experts(torch.nn.Module):
                 activation=self._activation, apply_router_weight_on_input=self._form.in_block, w13_bias=up_bias,
                 w2_bias=down_bias, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
         if self._layer is None:
-            problem = layers.Problem(
-                hidden=hidden_states.shape[1], intermediate=self.down_proj.shape[2], top_k=topk_ids.shape[1],
-                num_experts=self.gate_up_proj.shape[0] * self._num_ranks, max_tokens=self._max_tokens,
-                dtype=torch_ops.DTYPES[hidden_states.dtype], num_ranks=self._num_ranks, activation=self._activation,
-                up_bias=self._form.bias, down_bias=self._form.bias, weight_on_input=self._form.in_block,
-                swiglu_alpha=self._alpha, swiglu_limit=self._limit)
-            self._layer = layers.Layer(problem, self.gate_up_proj, self.down_proj, up_bias=up_bias, down_bias=down_bias,
-                                       group=self._group, rank=self._rank)
-        return torch_ops.run_layer(self._layer, hidden_states, topk_weights, topk_ids)
+            problem = self._problem(topk_ids.shape[1])
+            self._make_layer(problem, self.gate_up_proj, self.down_proj, up_bias=up_bias, down_bias=down_bias,
+                             group=self._group, rank=self._rank)
+        return torch_ops.run_layer(self._layer_number, hidden_states, topk_weights, topk_ids)
+
+    def _problem(self, top_k: int) -> layers.Problem:
+        experts, hidden, intermediate = self.down_proj.shape
+        return layers.Problem(
+            hidden=hidden, intermediate=intermediate, top_k=top_k, num_experts=experts * self._num_ranks,
+            max_tokens=self._max_tokens, dtype=torch_ops.DTYPES[self.down_proj.dtype], num_ranks=self._num_ranks,
+            activation=self._activation, up_bias=self._form.bias, down_bias=self._form.bias,
+            weight_on_input=self._form.in_block, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
 
     def restore(self) -> torch.nn.Module:
         """The model's own experts, with their matrices back."""

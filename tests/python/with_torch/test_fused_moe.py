@@ -164,6 +164,21 @@ def test_no_call_keeps_weights_alive():  # MEM2
     assert kept[1]() is None
 
 
+def test_a_layer_refuses_tensors_of_another_device():
+    x, w13, w2, weights, ids = make()
+    layer = flashmoe.Layer(flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype="fp32"), w13, w2)
+    with pytest.raises(flashmoe.InvalidArgument, match="x is on meta, wanted cpu"):
+        layer.forward(x.to("meta"), weights, ids)
+    with pytest.raises(flashmoe.ForwardOnly, match="x requires a gradient"):
+        layer.forward(x.requires_grad_(), weights, ids)
+
+
+@torch.inference_mode()
+def test_inference_mode_changes_nothing():
+    arguments = make()
+    assert relative_l2(flashmoe.fused_moe(*arguments, gate_up_order="gate_up"), reference(*arguments)) <= 1e-5
+
+
 def test_gradients_are_refused():
     x, w13, w2, weights, ids = make()
     w13.requires_grad_()
@@ -194,7 +209,10 @@ def test_gradients_are_refused():
     (dict(expert_map=torch.zeros(2, dtype=torch.int32), topk_ids=torch.full((TOKENS, TOP_K), 2)), ValueError, "id"),
     (dict(expert_map=torch.zeros(2)), TypeError, "expert_map"),
     (dict(expert_map=torch.zeros(2, 2, dtype=torch.int32)), ValueError, "expert_map"),
+    (dict(topk_ids=torch.zeros(2, TOP_K, dtype=torch.int32)), ValueError, "topk_weights|topk_ids"),
     (dict(w2_bias=torch.zeros(EXPERTS)), ValueError, "w2_bias"),
+    (dict(hidden_states=torch.randn(TOKENS, HIDDEN, device="meta")), ValueError, "w13 is on cpu, wanted meta"),
+    (dict(topk_ids=torch.zeros(TOKENS, TOP_K, dtype=torch.int32, device="meta")), ValueError, "topk_ids is on meta"),
 ])
 def test_bad_input_is_refused_in_a_sentence(is_one_sentence, change, error, message):
     names = ("hidden_states", "w13", "w2", "topk_weights", "topk_ids")
@@ -235,9 +253,13 @@ def test_operators_pass_opcheck(dtype):  # COMPILE1
     torch.library.opcheck(OPERATORS.route.default, (x, torch.randn(EXPERTS, HIDDEN), None, None, *settings))
     problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype=torch_ops.DTYPES[dtype])
     layer = flashmoe.Layer(problem, w13, w2)
-    assert torch.equal(torch_ops.run_layer(layer, x, weights, ids),
+    number = torch_ops.register_layer(layer)
+    assert torch.equal(torch_ops.run_layer(number, x, weights, ids),
                        flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up"))
-    torch.library.opcheck(OPERATORS.layer_forward.default, (x, weights, ids, id(layer)))
+    torch.library.opcheck(OPERATORS.layer_forward.default, (x, weights, ids, number))
+    del layer
+    with pytest.raises(flashmoe.InvalidArgument, match="is gone"):
+        torch_ops.run_layer(number, x, weights, ids)
 
 
 @pytest.mark.parametrize("hidden", [64, 2880])

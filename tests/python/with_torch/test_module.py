@@ -84,6 +84,7 @@ def test_ranks_share_the_experts(module, on_ranks, num_ranks):  # GROUP2: two gr
             for name in ("w13", "w2", "w13_bias", "w2_bias"):
                 getattr(spread, name).copy_(getattr(module, name)[mine])
             results = [spread(batches[which, rank]) for _ in range(3)]
+            results.append(torch.compile(spread, fullgraph=True, backend="eager")(batches[which, rank]))
         with pytest.raises(flashmoe.InvalidArgument, match="before"):
             spread.half()
         return results

@@ -124,6 +124,8 @@ def test_experts_spread_over_ranks(name, on_ranks):
         assert relative_l2(got, want) <= 1e-4
     with pytest.raises(flashmoe.InvalidArgument, match="load it anew"):
         unpatch(models[0])
+    with pytest.raises(flashmoe.InvalidArgument, match="before that"):
+        models[1].bfloat16()
 
 
 def test_models_that_cannot_be_patched(is_one_sentence):
