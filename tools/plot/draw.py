@@ -1,4 +1,5 @@
 """Pictures of figures, as SVG and PNG. Needs matplotlib (.venv/plot)."""
+
 import matplotlib
 
 matplotlib.use("svg")
@@ -27,8 +28,6 @@ def draw_lines(axes, figure):
             kind, palette = ("ours", OURS) if series.role == "ours" else ("other", OTHERS)
             style["color"] = palette[counts[kind] % len(palette)]
             counts[kind] += 1
-        if figure.kind == "points":
-            style["linestyle"] = ""
         axes.plot([x for x, _ in series.points], [y for _, y in series.points], label=series.label, **style)
     if figure.log_x:
         axes.set_xscale("log", base=2)
@@ -65,14 +64,22 @@ def draw_bars(axes, figure):
 
 def draw(figure, folder, formats):
     """Writes folder/NAME.FORMAT for every format; the SVG names the digest of what it shows."""
-    with pyplot.rc_context({"svg.hashsalt": figure.name, "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+    with pyplot.rc_context(
+        {
+            "svg.hashsalt": figure.name,
+            "svg.fonttype": "none",
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    ):
         canvas, axes = pyplot.subplots(figsize=(8.2, 5.2 + 0.12 * len(figure.series)), layout="constrained")
         (draw_bars if figure.kind == "bars" else draw_lines)(axes, figure)
-        axes.set_title(figure.title, fontsize=11, loc="left")
+        axes.set_title(figure.title, fontsize=11, loc="left", pad=20 if figure.note else 6)
         axes.set_xlabel(figure.x_label)
         axes.set_ylabel(figure.y_label)
         if figure.note:
-            axes.text(1, 1.01, figure.note, transform=axes.transAxes, ha="right", va="bottom", fontsize=8, style="italic")
+            axes.text(0, 1.01, figure.note, transform=axes.transAxes, va="bottom", fontsize=8, style="italic")
         canvas.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=1 if len(figure.series) < 5 else 2)
         for one in formats:
             metadata = {"Date": None, "Description": f"digest {figure.digest}"} if one == "svg" else None

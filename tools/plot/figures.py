@@ -1,4 +1,5 @@
 """What the figures show: from rows to named series of points. Standard library only; draw.py makes pictures of them."""
+
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,14 @@ class Figure:
         self.digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def files_of(rows, bounds=False):
+    """The files that the rows come from and, where their bounds are shown, those of the bounds."""
+    found = {row["file"] for row in rows}
+    if bounds:
+        found |= {row["bound_file"] for row in rows if "bound_file" in row}
+    return sorted(found)
+
+
 def series_key(row):
     return tuple(str(row.get(key, "")) for key in ("file", "backend", "card", "dtype", "replay", "engine"))
 
@@ -42,8 +51,9 @@ def our_label(rows, extra=""):
     row = rows[0]
     ranks = {r["num_ranks"] for r in rows}
     count = f"{ranks.pop()}x" if len(ranks) == 1 and row["backend"] == "cuda" else ""
-    replay = f", {row['replay']}" if "replay" in row else ""
-    return f"flashmoe, {count}{short_card(row['card'])} {row['dtype']}{replay}{extra}"
+    ways = [row[key] for key in ("engine", "replay") if key in row and row["backend"] == "cuda"]
+    way = f", {' '.join(ways)}" if ways else ""
+    return f"flashmoe, {count}{short_card(row['card'])} {row['dtype']}{way}{extra}"
 
 
 def best_points(rows, x_of, y_of):
@@ -86,30 +96,53 @@ def latency_over_tokens(rows, baselines):
     for (model, experts, ranks, backend), group in grouped(even(rows), key):
         if len({row["tokens_per_rank"] for row in group}) < 2:
             continue
-        series, sources = [], sorted({row["file"] for row in group})
+        series, sources = [], files_of(group, bounds=backend == "cuda")
         for _, own in grouped(group, series_key):
-            series.append(Series(our_label(own), best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"]), "ours"))
+            series.append(
+                Series(
+                    our_label(own), best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"]), "ours"
+                )
+            )
         bounded = [row for row in group if "bound_us" in row]
         if bounded and backend == "cuda":
-            points = sorted({(row["tokens_per_rank"], row["bound_us"]) for row in bounded if row["dtype"] == bounded[0]["dtype"]})
+            points = sorted(
+                {(row["tokens_per_rank"], row["bound_us"]) for row in bounded if row["dtype"] == bounded[0]["dtype"]}
+            )
             series.append(Series(f"lower bound, H100 {bounded[0]['dtype']}", points, "bound"))
         for name in sorted({name for row in group for name in row.get("baselines", {})}):
             theirs = [row for row in group if row.get("baselines", {}).get(name) is not None]
             points = sorted({(row["tokens_per_rank"], row["baselines"][name]) for row in theirs})
             card = theirs[0]["baseline_cards"].get(name) or theirs[0]["card"]
-            series.append(Series(f"{name}, {short_card(card)} {theirs[0]['dtype']}", points, "baseline"))
+            series.append(Series(f"{name}, {ranks}x{short_card(card)} {theirs[0]['dtype']}", points, "baseline"))
         for baseline in baselines if backend == "cuda" else []:
             own = {b for row in group for b in row.get("baselines", {})}
-            points = sorted((row["tokens_per_rank"], row["latency_us"]) for row in baseline["rows"]
-                            if row["model"] == model and row["num_ranks"] == ranks and row["routing"] == "uniform")
+            points = sorted(
+                (row["tokens_per_rank"], row["latency_us"])
+                for row in baseline["rows"]
+                if row["model"] == model and row["num_ranks"] == ranks and row["routing"] == "uniform"
+            )
             if points and baseline["name"] not in own:
-                series.append(Series(f"{baseline['title']}, {ranks}x{short_card(baseline['card'])} bf16, another run", points, "baseline"))
+                series.append(
+                    Series(
+                        f"{baseline['title']}, {ranks}x{short_card(baseline['card'])} bf16, another run",
+                        points,
+                        "baseline",
+                    )
+                )
                 sources.append(baseline["file"])
         where = "GPUs" if backend == "cuda" else "ranks on the CPU"
         count = f", {experts} experts" if experts else ""
-        figures.append(Figure(f"latency-tokens-{layer_slug(model, experts)}-{ranks}-{backend}", f"{model}{count}, {ranks} {where}: latency over tokens",
-                              "tokens of a rank", "latency, us", series, sources,
-                              note="the fastest of the wire forms measured" if has_forms(group) else ""))
+        figures.append(
+            Figure(
+                f"latency-tokens-{layer_slug(model, experts)}-{ranks}-{backend}",
+                f"{model}{count}, {ranks} {where}: latency over tokens",
+                "tokens of a rank",
+                "latency, us",
+                series,
+                sources,
+                note="the fastest of the wire forms measured" if has_forms(group) else "",
+            )
+        )
     return figures
 
 
@@ -134,7 +167,16 @@ def latency_over(rows, axis, x_of, x_label, same):
             sources.add(row["file"])
         if series:
             where = "" if backend == "cuda" else ", CPU"
-            figures.append(Figure(f"latency-{axis}-{backend}", f"Latency over {axis}{where}", x_label, "latency, us", series, sorted(sources)))
+            figures.append(
+                Figure(
+                    f"latency-{axis}-{backend}",
+                    f"Latency over {axis}{where}",
+                    x_label,
+                    "latency, us",
+                    series,
+                    sorted(sources),
+                )
+            )
     return figures
 
 
@@ -146,21 +188,44 @@ def fraction_of_bound(rows):
         series.append(Series(our_label(group, f", {group[0]['model']}"), points, "ours"))
     if not series:
         return []
-    return [Figure("fraction-of-bound", "Share of the lower bound: bound / latency", "tokens of a rank", "%", series,
-                   sorted({row["file"] for row in own}), log_y=False)]
+    return [
+        Figure(
+            "fraction-of-bound",
+            "Share of the lower bound: bound / latency",
+            "tokens of a rank",
+            "%",
+            series,
+            files_of(own, bounds=True),
+            log_y=False,
+        )
+    ]
 
 
 def by_routing(rows):
     figures = []
     key = lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], row["tokens_per_rank"], row["backend"])
-    for (model, experts, ranks, tokens, backend), group in grouped([r for r in rows if isinstance(r["tokens_per_rank"], int)], key):
+    for (model, experts, ranks, tokens, backend), group in grouped(
+        [r for r in rows if isinstance(r["tokens_per_rank"], int)], key
+    ):
         if len({row["routing"] for row in group}) < 2:
             continue
-        series = [Series(our_label(own), best_points(own, lambda r: r["routing"], lambda r: r["latency_us"]), "ours")
-                  for _, own in grouped(group, series_key)]
-        figures.append(Figure(f"latency-routing-{layer_slug(model, experts)}-{ranks}-{tokens}-{backend}",
-                              f"{model}, {ranks} ranks, {tokens} tokens: latency by routing", "routing", "latency, us", series,
-                              sorted({row["file"] for row in group}), log_x=False, log_y=False, kind="bars"))
+        series = [
+            Series(our_label(own), best_points(own, lambda r: r["routing"], lambda r: r["latency_us"]), "ours")
+            for _, own in grouped(group, series_key)
+        ]
+        figures.append(
+            Figure(
+                f"latency-routing-{layer_slug(model, experts)}-{ranks}-{tokens}-{backend}",
+                f"{model}, {ranks} ranks, {tokens} tokens: latency by routing",
+                "routing",
+                "latency, us",
+                series,
+                files_of(group),
+                log_x=False,
+                log_y=False,
+                kind="bars",
+            )
+        )
     return figures
 
 
@@ -176,22 +241,59 @@ def thesis_latency(rows):
     own = [row for row in even(rows) if is_thesis(row) and row["backend"] == "cuda"]
     experts_of = lambda row: num_experts(row) or 32
     sweeps = [
-        ("tokens", "tokens(E=32)", "tokens of a GPU", "32 experts", lambda r: experts_of(r) == 32, lambda r: r["tokens_per_rank"], lambda r: r["num_ranks"]),
-        ("experts", "experts(T=8K)", "experts", "8192 tokens", lambda r: r["tokens_per_rank"] == 8192, experts_of, lambda r: r["num_ranks"]),
-        ("gpus", "gpus(E=32 T=8K)", "GPUs", "32 experts, 8192 tokens", lambda r: r["tokens_per_rank"] == 8192 and experts_of(r) == 32,
-         lambda r: r["num_ranks"], lambda r: 0),
+        (
+            "tokens",
+            "tokens(E=32)",
+            "tokens of a GPU",
+            "32 experts",
+            lambda r: experts_of(r) == 32,
+            lambda r: r["tokens_per_rank"],
+            lambda r: r["num_ranks"],
+        ),
+        (
+            "experts",
+            "experts(T=8K)",
+            "experts",
+            "8192 tokens",
+            lambda r: r["tokens_per_rank"] == 8192,
+            experts_of,
+            lambda r: r["num_ranks"],
+        ),
+        (
+            "gpus",
+            "gpus(E=32 T=8K)",
+            "GPUs",
+            "32 experts, 8192 tokens",
+            lambda r: r["tokens_per_rank"] == 8192 and experts_of(r) == 32,
+            lambda r: r["num_ranks"],
+            lambda r: 0,
+        ),
     ]
     figures = []
     for axis, sweep, x_label, fixed, keep, x_of, split in sweeps:
         published = [row for row in table if row["sweep"] == sweep]
         where = "8xH100" if axis != "gpus" else "H100"
-        series = [Series(f"{name}, {where} {'fp32' if name == 'flashdmoe' else 'fp16'}, published",
-                         [(int(row["value"]), float(row[name])) for row in published], "published") for name in systems]
+        series = [
+            Series(
+                f"{name}, {where} {'fp32' if name == 'flashdmoe' else 'fp16'}, published",
+                [(int(row["value"]), float(row[name])) for row in published],
+                "published",
+            )
+            for name in systems
+        ]
         chosen = [row for row in own if keep(row)]
         for _, group in grouped(chosen, lambda row: (split(row), *series_key(row))):
             series.append(Series(our_label(group), best_points(group, x_of, lambda r: r["latency_us"] / 1e3), "ours"))
-        figures.append(Figure(f"thesis-latency-{axis}", f"Thesis' layer (1024 / 4096, top 2), {fixed}: latency over {axis}", x_label,
-                              "latency, ms", series, [relative(path), *sorted({row["file"] for row in chosen})]))
+        figures.append(
+            Figure(
+                f"thesis-latency-{axis}",
+                f"Thesis' layer (1024 / 4096, top 2), {fixed}: latency over {x_label}",
+                x_label,
+                "latency, ms",
+                series,
+                [relative(path), *files_of(chosen)],
+            )
+        )
     return figures
 
 
@@ -206,53 +308,112 @@ def thesis_scaling(rows):
             efficiency.append(Series(one.label, [(gpus, at_two / ms) for gpus, ms in one.points], one.role))
     title = "Thesis' layer, 32 experts, 8192 tokens of a GPU"
     return [
-        Figure("thesis-throughput", f"{title}: throughput", "GPUs", "million tokens a second", throughput, latency.sources, log_y=False),
-        Figure("thesis-overlap-efficiency", f"{title}: overlap efficiency", "GPUs", "latency on 2 GPUs / latency", efficiency,
-               latency.sources, log_y=False, note="1: as fast as on 2 GPUs, although every GPU brings as many tokens"),
+        Figure(
+            "thesis-throughput",
+            f"{title}: throughput",
+            "GPUs",
+            "million tokens a second",
+            throughput,
+            latency.sources,
+            log_y=False,
+        ),
+        Figure(
+            "thesis-overlap-efficiency",
+            f"{title}: overlap efficiency",
+            "GPUs",
+            "latency on 2 GPUs / latency",
+            efficiency,
+            latency.sources,
+            log_y=False,
+            note="1: as fast as on 2 GPUs, although every GPU brings as many tokens",
+        ),
     ]
 
 
 def thesis_memory(rows):
     table = read_csv(MEMORY_TABLE)
-    series = [Series(f"size of L + bookkeeping, {experts} experts, fp32, published",
-                     [(int(row["tokens"]), float(row["total_mb"])) for row in group], "published")
-              for experts, group in grouped(table, lambda row: int(row["experts"]))]
+    series = [
+        Series(
+            f"size of L + bookkeeping, {experts} experts, fp32, published",
+            [(int(row["tokens"]), float(row["total_mb"])) for row in group],
+            "published",
+        )
+        for experts, group in grouped(table, lambda row: int(row["experts"]))
+    ]
     own = [row for row in even(rows) if is_thesis(row) and "heap_bytes" in row and row["backend"] == "cuda"]
     for _, group in grouped(own, lambda row: (num_experts(row) or 32, row["num_ranks"], *series_key(row))):
         points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: r["heap_bytes"] / 2**20)
         series.append(Series(our_label(group, f", heap, {num_experts(group[0]) or 32} experts"), points, "ours"))
-    return [Figure("thesis-memory", "Thesis' layer: symmetric memory of a GPU", "tokens", "MiB", series,
-                   [relative(MEMORY_TABLE), *sorted({row["file"] for row in own})])]
+    return [
+        Figure(
+            "thesis-memory",
+            "Thesis' layer: symmetric memory of a GPU",
+            "tokens",
+            "MiB",
+            series,
+            [relative(MEMORY_TABLE), *files_of(own)],
+        )
+    ]
 
 
 def thesis_payload(rows):
     own = [row for row in even(rows) if is_thesis(row) and row.get("wire_bytes") and row["backend"] == "cuda"]
-    series = [Series(our_label(group, f", {group[0]['tokens_per_rank']} tokens"),
-                     [(row["latency_us"] / 1e3, 8 * row["wire_bytes"]) for row in group], "ours")
-              for _, group in grouped(own, lambda row: (row["tokens_per_rank"], row["num_ranks"], *series_key(row)))]
+    series = []
+    for _, group in grouped(own, lambda row: (row["num_ranks"], *series_key(row))):
+        fastest = {}
+        for row in sorted(group, key=lambda r: -r["latency_us"]):
+            fastest[row["tokens_per_rank"]] = (row["latency_us"] / 1e3, 8 * row["wire_bytes"])
+        series.append(Series(our_label(group), sorted(fastest.values()), "ours"))
     if not series:
         return []
-    return [Figure("thesis-payload", "Thesis' layer: bits over NVLink and latency", "latency, ms", "bits", series,
-                   sorted({row["file"] for row in own}), kind="points", note="the thesis prints no numbers for its figure 6.3b")]
+    note = "a point for every token count measured; the thesis prints no numbers for its figure 6.3b"
+    title = "Thesis' layer: bits over NVLink and latency"
+    return [Figure("thesis-payload", title, "latency, ms", "bits", series, files_of(own), kind="points", note=note)]
 
 
 def thesis_utilisation(traces):
     path = PUBLISHED / "thesis_sm_utilisation.csv"
-    series = [Series("2xH100, published", [(row["system"], float(row["percent"])) for row in read_csv(path)], "published")]
+    series = [
+        Series("2xH100, published", [(row["system"], float(row["percent"])) for row in read_csv(path)], "published")
+    ]
     for trace in traces:
         summary = trace["summary"]
-        series.append(Series(f"flashmoe, {short_card(trace['card'])}: as the thesis defines it, and as busy time",
-                             [("resident", 100 * summary["resident_share"]), ("busy", 100 * summary["busy_share"])], "ours"))
-    return [Figure("thesis-sm-utilisation", "SM utilisation", "", "%", series, [relative(path), *(t["file"] for t in traces)],
-                   log_x=False, log_y=False, kind="bars")]
+        series.append(
+            Series(
+                f"flashmoe, {short_card(trace['card'])}: as the thesis defines it, and as busy time",
+                [("resident", 100 * summary["resident_share"]), ("busy", 100 * summary["busy_share"])],
+                "ours",
+            )
+        )
+    return [
+        Figure(
+            "thesis-sm-utilisation",
+            "SM utilisation",
+            "",
+            "%",
+            series,
+            [relative(path), *(t["file"] for t in traces)],
+            log_x=False,
+            log_y=False,
+            kind="bars",
+        )
+    ]
 
 
 def all_figures(rows, baselines, traces):
     """Every figure that the rows can fill, the thesis' last."""
     return [
         *latency_over_tokens(rows, baselines),
-        *latency_over(rows, "experts", num_experts, "experts", lambda r: (sizes(r), r["tokens_per_rank"], r["num_ranks"])),
-        *latency_over(rows, "ranks", lambda r: r["num_ranks"], "ranks", lambda r: (r["model"], num_experts(r), r["tokens_per_rank"])),
+        *latency_over(
+            rows, "experts", num_experts, "experts", lambda r: (sizes(r), r["tokens_per_rank"], r["num_ranks"])
+        ),
+        *latency_over(
+            rows,
+            "ranks",
+            lambda r: r["num_ranks"],
+            "ranks",
+            lambda r: (r["model"], num_experts(r), r["tokens_per_rank"]),
+        ),
         *fraction_of_bound(rows),
         *by_routing(rows),
         *thesis_latency(rows),

@@ -4,6 +4,7 @@ plot.py [FILE...] [--output FOLDER] [--format svg,png]
 plot.py --page | --check-page
 Exit codes: 0 done, 1 the page is out of date, 2 bad input.
 """
+
 import argparse
 import sys
 from pathlib import Path
@@ -18,15 +19,20 @@ def parse_arguments():
     parser.add_argument("files", nargs="*", type=Path, help="results files [those of bench/results]")
     parser.add_argument("--output", type=Path, default=Path("figures"), help="folder for the pictures [figures]")
     parser.add_argument("--format", default="svg,png", help="svg, png or both [svg,png]")
-    parser.add_argument("--page", action="store_true", help="make docs/performance.md and its figures from bench/results")
+    parser.add_argument(
+        "--page", action="store_true", help="make docs/performance.md and its figures from bench/results"
+    )
     parser.add_argument("--check-page", action="store_true", help="say what of docs/performance.md is out of date")
     return parser.parse_args()
 
 
 def figures_of(files):
     published = drawn_files(PUBLISHED)
-    return all_figures(bench_rows(files), baseline_files([*published, *(f for f in files if f not in published)]),
-                       trace_summaries(files))
+    return all_figures(
+        bench_rows(files),
+        baseline_files([*published, *(f for f in files if f not in published)]),
+        trace_summaries(files),
+    )
 
 
 def draw_all(figures, folder, formats):

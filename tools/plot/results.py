@@ -1,10 +1,12 @@
 """Results files as rows that know where they come from. Standard library only."""
+
 import csv
 import json
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 PUBLISHED = PROJECT / "bench" / "published"
+ROOFLINE_TABLE = PROJECT / "tests" / "fixtures" / "roofline_ep4_bf16.csv"
 MEMORY_TABLE = PROJECT / "tests" / "fixtures" / "thesis_table_6_2_memory.csv"
 DRAWN_SCHEMAS = ("bench", "trace", "baseline")
 ROW_KEYS = ("model", "tokens_per_rank", "num_ranks", "dtype", "routing")  # of every measurement
@@ -56,12 +58,26 @@ def bench_rows(files):
                 continue  # it says why
             missing = [key for key in ROW_KEYS if key not in row]
             if missing:
-                raise BadInput(f"{path}: every row must have {', '.join(ROW_KEYS)}, one lacks {', '.join(missing)}: add them")
+                raise BadInput(
+                    f"{path}: every row must have {', '.join(ROW_KEYS)}, one lacks {', '.join(missing)}: add them"
+                )
             shared = {key: content.get(key) for key in ("card", "date", "commit")}
             shared["backend"] = content.get("backend", row.get("backend", "cuda"))
             shared["baseline_cards"] = content.get("baseline_cards", {})
-            rows.append({**shared, **row, "file": relative(path)})
+            rows.append(with_bound({**shared, **row, "file": relative(path)}))
     return rows
+
+
+def with_bound(row):
+    """The row beside the lower bound of balanced routing on 4 H100s, where it names none and the table has its case."""
+    if "bound_us" in row or (row["num_ranks"], row["dtype"], row["routing"]) != (4, "bf16", "uniform"):
+        return row
+    for entry in read_csv(ROOFLINE_TABLE):
+        if entry["shape"].lower() == row["model"] and int(entry["tokens_per_gpu"]) == row["tokens_per_rank"]:
+            bound_us = float(entry["bound"])
+            fraction = bound_us / row["latency_us"]
+            return {**row, "bound_us": bound_us, "fraction_of_bound": fraction, "bound_file": relative(ROOFLINE_TABLE)}
+    return row
 
 
 def trace_summaries(files):
