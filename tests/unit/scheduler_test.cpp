@@ -1,0 +1,109 @@
+// The scheduler alone: which m-blocks it cuts from landed rows, and in which order it publishes their up tasks.
+#include "actors/scheduler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "actors/call.hpp"
+#include "actors/group.hpp"
+
+namespace flashmoe {
+namespace {
+
+/// One rank whose only wave has landed: `rows[e]` rows of expert e, tiles of 4 rows, two up tiles an m-block.
+class Landed {
+ public:
+  Landed(const std::vector<std::uint32_t>& rows, int num_m_blocks) {
+    const Geometry geometry{.num_ranks = 1, .num_local_experts = static_cast<int>(rows.size()), .hidden = 16,
+                            .intermediate = 32, .top_k = 1, .element_bytes = 4, .max_tokens = 64, .wave_tokens = 64,
+                            .wave_ring = 1, .slot_block = 64, .token_block = 64, .num_result_cells = 1,
+                            .tile = {.rows = 4, .up_columns = 16, .down_columns = 16}, .num_m_blocks = num_m_blocks};
+    call.heap.geometry = geometry;
+    call.roster = {.num_dispatchers = 1, .num_processors = 1};
+    call.local_layout = make_local_layout(geometry, call.roster);
+    call.flush_after_idle_steps = 1000;
+    memory_ = std::make_unique<char[]>(call.local_layout.total_bytes);
+    call.local = memory_.get();
+    for (int index = 0; index < num_m_blocks; ++index) call.m_block(static_cast<std::uint32_t>(index)) = MBlock{};
+    std::uint32_t entries = 0;
+    for (std::size_t expert = 0; expert < rows.size(); ++expert) {
+      call.expert_offsets(0)[expert] = entries;
+      call.landed(0)[expert] = rows[expert];
+      entries += rows[expert];
+    }
+    call.counters().total_waves = 1;
+    call.counters().closed_waves = kAllWavesClosed;
+  }
+
+  /// Steps the scheduler until it has nothing to do, and takes what it published.
+  std::vector<Task> tasks(Scheduler<SoloGroup>& scheduler) {
+    while (scheduler.step(SoloGroup{}) == Step::advanced) {
+    }
+    std::vector<Task> taken;
+    Task task;
+    while (call.ready_ring().try_take(next_, task)) {
+      taken.push_back(task);
+      ++next_;
+    }
+    return taken;
+  }
+
+  Call call;
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  std::uint64_t next_ = 0;
+};
+
+void expect_up(const std::vector<Task>& tasks, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& wanted) {
+  ASSERT_EQ(tasks.size(), wanted.size());
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    EXPECT_EQ(tasks[i].kind, TaskKind::up) << i;
+    EXPECT_EQ(tasks[i].index, wanted[i].first) << i;
+    EXPECT_EQ(tasks[i].tile, wanted[i].second) << i;
+  }
+}
+
+TEST(Scheduler, m_blocks_of_one_expert_alternate_tile_by_tile) {
+  Landed rank({10, 3}, 8);
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_up(rank.tasks(scheduler), {{0, 0}, {1, 0}, {2, 0}, {0, 1}, {1, 1}, {2, 1}, {3, 0}, {3, 1}});
+  const std::vector<std::vector<std::uint32_t>> rows{{0, 0, 4}, {0, 4, 4}, {0, 8, 2}, {1, 10, 3}};
+  for (std::uint32_t index = 0; index < rows.size(); ++index) {
+    const MBlock& block = rank.call.m_block(index);
+    EXPECT_EQ(block.local_expert, rows[index][0]) << index;
+    ASSERT_EQ(block.num_segments, 1u) << index;
+    EXPECT_EQ(block.segments[0].first_entry, rows[index][1]) << index;
+    EXPECT_EQ(block.segments[0].count, rows[index][2]) << index;
+    EXPECT_EQ(block.num_rows, rows[index][2]) << index;
+    EXPECT_EQ(block.free, 0u) << index;
+  }
+}
+
+TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {
+  Landed rank({12}, 2);
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_up(rank.tasks(scheduler), {{0, 0}, {1, 0}, {0, 1}, {1, 1}});
+  expect_up(rank.tasks(scheduler), {});
+  rank.call.m_block(1).free = 1;  // the next place in turn is 0
+  expect_up(rank.tasks(scheduler), {});
+  rank.call.m_block(0).free = 1;
+  expect_up(rank.tasks(scheduler), {{0, 0}, {0, 1}});
+  EXPECT_EQ(rank.call.m_block(0).segments[0].first_entry, 8u);
+}
+
+TEST(Scheduler, keeps_what_fills_no_tile_while_a_wave_is_open) {
+  Landed rank({10}, 8);
+  rank.call.counters().closed_waves = 0;
+  rank.call.counters().landed_version = 1;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_up(rank.tasks(scheduler), {{0, 0}, {1, 0}, {0, 1}, {1, 1}});
+  rank.call.counters().closed_waves = kAllWavesClosed;
+  expect_up(rank.tasks(scheduler), {{2, 0}, {2, 1}});
+  EXPECT_EQ(rank.call.m_block(2).num_rows, 2u);
+}
+
+}  // namespace
+}  // namespace flashmoe
