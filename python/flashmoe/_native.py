@@ -178,7 +178,7 @@ def integer(name: str, value, bits: int = 32) -> int:
 
 def set_number(struct: ctypes.Structure, name: str, value) -> None:
     """Sets a member of a struct, or InvalidArgument for a value that is no number or does not fit."""
-    kind = dict(struct._fields_)[name]
+    kind = next(field[1] for field in struct._fields_ if field[0] == name)
     if kind is not c_double:
         value = integer(name, value, 8 * ctypes.sizeof(kind))
     try:

@@ -84,7 +84,7 @@ class Problem:
 
     @classmethod
     def _from_native(cls, native: _native.Problem) -> "Problem":
-        values = {}
+        values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             value = getattr(native, field.name)
             names = _NAMES.get(field.name)
@@ -194,8 +194,9 @@ class Layer:
         weights = _native.initialised(_native.Weights)
         for name, got in views.items():
             setattr(weights, name, got.pointer)
-        self._handle = _native.Handle("layer_create", self._group._handle, self.rank, ctypes.byref(native_problem),
-                                      ctypes.byref(weights), deadline_seconds)
+        self._handle: Optional[_native.Handle] = _native.Handle(
+            "layer_create", self._group._handle, self.rank, ctypes.byref(native_problem), ctypes.byref(weights),
+            deadline_seconds)
 
     def forward(self, x: Any, topk_weights: Any, topk_ids: Any, *, out: Any = None, max_tokens: int = 0) -> Any:
         """Runs the layer on this rank's tokens. Collective: every rank calls, with no tokens too.

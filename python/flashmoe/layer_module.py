@@ -15,7 +15,7 @@ class LayerModule(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._layer: Optional[Layer] = None
-        self._layer_number: Optional[torch.Tensor] = None
+        self._layer_number = torch.zeros((), dtype=torch.int64, device="cpu")  # of no layer
 
     @torch.compiler.disable
     def _make_layer(self, *arguments: Any, **keywords: Any) -> None:

@@ -39,6 +39,14 @@ class MoE(LayerModule):
     Raises InvalidArgument when the sizes break a rule.
     """
 
+    router_weight: Optional[torch.nn.Parameter]
+    router_bias: Optional[torch.nn.Parameter]
+    router_selection_bias: Optional[torch.nn.Parameter]
+    w13: torch.nn.Parameter
+    w2: torch.nn.Parameter
+    w13_bias: Optional[torch.nn.Parameter]
+    w2_bias: Optional[torch.nn.Parameter]
+
     def __init__(self, hidden: int, intermediate: int, num_experts: int, top_k: int, *,
                  activation: layers.Activation = "silu", gated: bool = True, expert_bias: bool = False,
                  router: Optional[RouterFunction] = "softmax_topk", router_bias: bool = False,
@@ -107,12 +115,12 @@ class MoE(LayerModule):
             raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [..., "
                                   f"{problem.hidden}]")
         tokens = hidden_states.reshape(-1, problem.hidden)
-        if (topk_weights is None) != (topk_ids is None):
-            raise InvalidArgument("topk_weights and topk_ids go together: pass both, or none for the module's router")
-        if topk_ids is None:
+        if topk_weights is not None and topk_ids is not None:
+            topk_weights, topk_ids = (given.reshape(-1, problem.top_k) for given in (topk_weights, topk_ids))
+        elif topk_weights is None and topk_ids is None:
             topk_weights, topk_ids = self.route(tokens)
         else:
-            topk_weights, topk_ids = (given.reshape(-1, problem.top_k) for given in (topk_weights, topk_ids))
+            raise InvalidArgument("topk_weights and topk_ids go together: pass both, or none for the module's router")
         if self.group is None:
             result = torch_ops.fused_moe(
                 tokens, self.w13, self.w2, topk_weights, topk_ids, gate_up_order="gate_up" if problem.gated else None,

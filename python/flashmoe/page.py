@@ -47,8 +47,10 @@ class ActivationType(enum.IntEnum):
     RELU = 3
 
 
-_DTYPES = {DataType.BF16: "bf16", DataType.FP16: "fp16", DataType.FP32: "fp32", DataType.FP64: "fp64"}
-_ACTIVATIONS = {
+_DTYPES: dict[DataType, layers.DType] = {
+    DataType.BF16: "bf16", DataType.FP16: "fp16", DataType.FP32: "fp32", DataType.FP64: "fp64",
+}
+_ACTIVATIONS: dict[ActivationType, layers.Activation] = {
     ActivationType.IDENTITY: "identity", ActivationType.SILU: "silu", ActivationType.GELU: "gelu",
     ActivationType.RELU: "relu",
 }
@@ -56,9 +58,9 @@ _ACTIVATIONS = {
 
 def launched_as() -> tuple[int, int, int]:
     """(rank, number of ranks, rank on this machine) as torchrun, mpirun or srun say it; (0, 1, 0) without them."""
-    for variables in _RANK_VARIABLES:
-        if all(name in os.environ for name in variables[:2]):
-            return tuple(int(os.environ.get(name, 0)) for name in variables)
+    for rank, num_ranks, local_rank in _RANK_VARIABLES:
+        if rank in os.environ and num_ranks in os.environ:
+            return int(os.environ[rank]), int(os.environ[num_ranks]), int(os.environ.get(local_rank, 0))
     return 0, 1, 0
 
 
@@ -83,15 +85,10 @@ class InitArgs:
     """GPU of this rank; None: the CPU."""
     stream_ptr: int = 0
     """Of a GPU; the CPU has none."""
-    ep_world: Optional[int] = None
-    """Number of ranks; None: as the launcher says."""
-    ep_rank: Optional[int] = None
-    """This rank; None: as the launcher says."""
-
-    def __post_init__(self) -> None:
-        rank, num_ranks, _ = launched_as()
-        self.ep_world = num_ranks if self.ep_world is None else self.ep_world
-        self.ep_rank = rank if self.ep_rank is None else self.ep_rank
+    ep_world: int = dataclasses.field(default_factory=lambda: launched_as()[1])
+    """Number of ranks; without it as the launcher says."""
+    ep_rank: int = dataclasses.field(default_factory=lambda: launched_as()[0])
+    """This rank; without it as the launcher says."""
 
     @property
     def num_local_experts(self) -> int:
@@ -99,10 +96,11 @@ class InitArgs:
 
     def problem(self, biases: bool = False) -> layers.Problem:
         """Raises InvalidDType for a type that is none of the enumerations'."""
-        for name, value, names in (("data_type", self.data_type, _DTYPES), ("act_type", self.act_type, _ACTIVATIONS)):
-            if value not in names:
-                raise InvalidDType(f"{name} ({value!r}) must be one of "
-                                    f"{', '.join(f'{type(key).__name__}.{key.name}' for key in names)}")
+        kinds = (("data_type", DataType), ("mlp_type", MLPType), ("act_type", ActivationType))
+        for name, kind in kinds:
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidDType(f"{name} ({getattr(self, name)!r}) must be one of "
+                                   f"{', '.join(f'{kind.__name__}.{key}' for key in kind.__members__)}")
         return layers.Problem(
             hidden=self.token_dim, intermediate=self.ffn_size, num_experts=self.num_experts, top_k=self.top_k,
             max_tokens=self.tokens_per_rank, dtype=_DTYPES[self.data_type], num_ranks=self.ep_world,
@@ -157,9 +155,8 @@ class FlashHandle:
 
     def layer_over(self, args: MoEForwardArgs) -> layers.Layer:
         """The layer with the weights of `args`, made when they are others than before."""
-        if self._weights_of is not args:
-            self._layer = _make_layer(self.args, args, self._group)
-            self._weights_of = args
+        if self._layer is None or self._weights_of is not args:
+            self._layer, self._weights_of = _make_layer(self.args, args, self._group), args
         return self._layer
 
     def close(self) -> None:
@@ -214,7 +211,8 @@ def forward(flash_handle: FlashHandle, args: MoEForwardArgs) -> None:
         raise InvalidArgument("the layer has no routes: call flashmoe.router.forward first")
     if not tensors.is_torch(args.tokens):
         raise InvalidDType(f"tokens must be a torch tensor, but is a {type(args.tokens).__name__}")
-    flash_handle.layer_over(args).run(args.tokens, *flash_handle.routes, args.moe_out)
+    topk_weights, topk_ids = flash_handle.routes
+    flash_handle.layer_over(args).run(args.tokens, topk_weights, topk_ids, args.moe_out)
 
 
 def finalize(flash_handle: FlashHandle, stream_ptr: int = 0) -> None:

@@ -97,8 +97,9 @@ def route(logits: Any, top_k: int, *, function: RouterFunction = "softmax_topk",
     logits is [num_tokens][num_experts]: fp32 (NumPy), or any floating-point type (torch; converted to fp32).
     topk_weights is fp32, topk_ids int32, both [num_tokens][top_k].
     """
-    settings = dict(function=function, renormalize=renormalize, scaling_factor=scaling_factor, num_groups=num_groups,
-                    topk_groups=topk_groups, jitter_epsilon=jitter_epsilon)
+    settings: dict[str, Any] = dict(
+        function=function, renormalize=renormalize, scaling_factor=scaling_factor, num_groups=num_groups,
+        topk_groups=topk_groups, jitter_epsilon=jitter_epsilon)
     if tensors.is_torch(logits):
         from . import torch_ops
 

@@ -1,7 +1,7 @@
 """Torch operators of the library, with fake implementations: they work under torch.compile, and run forward only."""
 
 import weakref
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, cast
 
 import torch
 
@@ -12,7 +12,9 @@ from .layer_pool import LayerPool
 
 GateUpOrder = Literal["gate_up", "up_gate", "interleaved"]
 
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
+DTYPES: dict[torch.dtype, layers.DType] = {
+    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
+}
 
 _INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32}
 _GATE_UP_ORDERS = ("gate_up", "up_gate", "interleaved")
@@ -218,9 +220,9 @@ def _fused_moe(
     topk_weights, topk_ids = _fewer_routes(topk_weights, topk_ids, min(w13.shape[0], _MOST_TOP_K))
     problem = layers.Problem(
         hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=topk_ids.shape[-1],
-        max_tokens=1 << (num_tokens - 1).bit_length(), dtype=DTYPES[hidden_states.dtype], activation=activation,
-        gated=gated, up_bias=w13_bias is not None, down_bias=w2_bias is not None, weight_on_input=weight_on_input,
-        swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
+        max_tokens=1 << (num_tokens - 1).bit_length(), dtype=DTYPES[hidden_states.dtype],
+        activation=cast(layers.Activation, activation), gated=gated, up_bias=w13_bias is not None,
+        down_bias=w2_bias is not None, weight_on_input=weight_on_input, swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
     with _pool.layer(problem, hidden_states.device, w13, w2, up_bias=w13_bias, down_bias=w2_bias) as layer:
         layer.run(hidden_states.detach(), topk_weights.detach(), topk_ids, output)
     return output
@@ -250,8 +252,9 @@ def _route_logits(logits: torch.Tensor, selection_bias: Optional[torch.Tensor], 
                   renormalize: bool, scaling_factor: float, num_groups: int, topk_groups: int,
                   jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
     router = routing.Router(
-        logits.shape[1], top_k, function=function, renormalize=renormalize, scaling_factor=scaling_factor,
-        num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon, selection_bias=selection_bias)
+        logits.shape[1], top_k, function=cast(routing.RouterFunction, function), renormalize=renormalize,
+        scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon,
+        selection_bias=selection_bias)
     return router.route_logits(logits.detach())
 
 
@@ -260,9 +263,9 @@ def _route(hidden_states: torch.Tensor, weight: torch.Tensor, bias: Optional[tor
            selection_bias: Optional[torch.Tensor], top_k: int, function: str, renormalize: bool, scaling_factor: float,
            num_groups: int, topk_groups: int, jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
     router = routing.Router(
-        weight.shape[0], top_k, function=function, renormalize=renormalize, scaling_factor=scaling_factor,
-        num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon, weight=weight, bias=bias,
-        selection_bias=selection_bias)
+        weight.shape[0], top_k, function=cast(routing.RouterFunction, function), renormalize=renormalize,
+        scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon,
+        weight=weight, bias=bias, selection_bias=selection_bias)
     return router.route(hidden_states.detach())
 
 

@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from ..group import Group, rank_in
 from ..layer_module import LayerModule
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, layers.Activation] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu", "relu2": "relu2", "linear": "identity",
 }
@@ -48,15 +48,21 @@ class Experts(LayerModule):
     they are not (gpt-oss, Llama 4), or the experts are spread over ranks, they are copied and the model's are freed.
     """
 
-    def __init__(self, original: torch.nn.Module, hidden_act: str, group: Optional[Group], rank: int,
+    gate_up_proj: torch.nn.Parameter
+    down_proj: torch.nn.Parameter
+    gate_up_proj_bias: torch.nn.Parameter
+    down_proj_bias: torch.nn.Parameter
+
+    def __init__(self, original: Any, hidden_act: str, group: Optional[Group], rank: int,
                  max_tokens: int):
         super().__init__()
         form = _FORMS[type(original).__name__]
         self._original = [original]  # not a submodule
         self._form, self._group, self._rank, self._max_tokens = form, group, rank, max_tokens
         self._num_ranks = 1 if group is None else group.num_ranks
-        self._activation = "swiglu_clamped" if form.clamped else _activation(hidden_act)
-        self._alpha, self._limit = (original.alpha, original.limit) if form.clamped else (1.702, 7.0)
+        self._activation: layers.Activation = "swiglu_clamped" if form.clamped else _activation(hidden_act)
+        self._alpha: float = original.alpha if form.clamped else 1.702
+        self._limit: float = original.limit if form.clamped else 7.0
         if original.num_experts % self._num_ranks:
             raise InvalidArgument(f"num_experts ({original.num_experts}) must be a multiple of the group's num_ranks "
                                   f"({self._num_ranks})")
@@ -101,7 +107,7 @@ class Experts(LayerModule):
             activation=self._activation, up_bias=self._form.bias, down_bias=self._form.bias,
             weight_on_input=self._form.in_block, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
 
-    def restore(self) -> torch.nn.Module:
+    def restore(self) -> Any:
         """The model's own experts, with their matrices back."""
         if self._num_ranks > 1:
             raise InvalidArgument("this model has only its rank's experts: load it anew instead of unpatching it")
@@ -135,7 +141,8 @@ def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Option
                               "forward() has at most, the same on all ranks")
     if any(isinstance(module, Experts) for module in model.modules()):
         raise InvalidArgument("the model is patched already: unpatch it first")
-    blocks = [module for module in model.modules() if type(getattr(module, "experts", None)).__name__ in _FORMS]
+    blocks: list[Any] = [
+        module for module in model.modules() if type(getattr(module, "experts", None)).__name__ in _FORMS]
     if not blocks:
         raise InvalidArgument(f"{type(model).__name__} has no MoE blocks that can be replaced: wanted one of "
                               f"{', '.join(_FORMS)} in it")
@@ -148,7 +155,8 @@ def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Option
 
 def unpatch(model: torch.nn.Module) -> torch.nn.Module:
     """Undoes patch(), in place, and returns the model. Raises InvalidArgument for one that is spread over ranks."""
-    for block in [module for module in model.modules() if isinstance(getattr(module, "experts", None), Experts)]:
+    blocks: list[Any] = [module for module in model.modules() if isinstance(getattr(module, "experts", None), Experts)]
+    for block in blocks:
         block.experts = block.experts.restore()
         vars(block).pop("forward", None)
     return model
@@ -168,7 +176,7 @@ def _hidden_act(model: Any) -> str:
     return getattr(config, "hidden_act", "silu")
 
 
-def _activation(hidden_act: str) -> str:
+def _activation(hidden_act: str) -> layers.Activation:
     if hidden_act not in _ACTIVATIONS:
         raise InvalidArgument(f"hidden_act ({hidden_act!r}) of the model must be one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[hidden_act]

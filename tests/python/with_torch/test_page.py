@@ -113,6 +113,7 @@ def test_every_launcher_gives_the_same_ranks(monkeypatch, is_one_sentence, launc
     (dict(token_dim=30), flashmoe.InvalidArgument, "multiple of 8"),
     (dict(top_k=7), flashmoe.InvalidArgument, "top_k"),
     (dict(data_type="bf16"), flashmoe.InvalidDType, "DataType.BF16"),
+    (dict(mlp_type=2), flashmoe.InvalidDType, "MLPType.GATED"),
     (dict(ep_world=2), flashmoe.FabricError, "one process"),
     (dict(device_id=0), flashmoe.InvalidArgument, "device_id"),
 ])
