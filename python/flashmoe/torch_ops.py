@@ -222,7 +222,8 @@ def _fused_moe(
         hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=topk_ids.shape[-1],
         max_tokens=1 << (num_tokens - 1).bit_length(), dtype=DTYPES[hidden_states.dtype],
         activation=cast(layers.Activation, activation), gated=gated, up_bias=w13_bias is not None,
-        down_bias=w2_bias is not None, weight_on_input=weight_on_input, swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
+        down_bias=w2_bias is not None, weight_on_input=weight_on_input, swiglu_alpha=swiglu_alpha,
+        swiglu_limit=swiglu_limit)
     with _pool.layer(problem, hidden_states.device, w13, w2, up_bias=w13_bias, down_bias=w2_bias) as layer:
         layer.run(hidden_states.detach(), topk_weights.detach(), topk_ids, output)
     return output
