@@ -118,11 +118,15 @@ install_cuda() {
 }
 
 # pyproject.toml's build requirements, one a line.
+wheel_requirements() { sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$/\1/p' "$project/pyproject.toml"; }
 install_wheel() {
-  requirements=$venvs/requirements-wheel.txt
+  if [ "$dry_run" = yes ]; then
+    plan "make .venv/wheel with: $(wheel_requirements | tr '\n' ' ')"
+    return 0
+  fi
   mkdir -p "$venvs"
-  sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$/\1/p' "$project/pyproject.toml" >"$requirements"
-  make_venv wheel "$requirements"
+  wheel_requirements >"$venvs/requirements-wheel.txt"
+  make_venv wheel "$venvs/requirements-wheel.txt"
 }
 
 # One bootstrap at a time in a checkout.

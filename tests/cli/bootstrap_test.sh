@@ -108,6 +108,12 @@ expect "a failing pip is an error" 1 "" "pip could not install requirements-cuda
 
 new_machine
 installed
+printf '[build-system]\nrequires = [\n  "one==1",\n  "two==2",\n]\n[other]\nrequires = [\n' >"$work/pyproject.toml"
+on_machine CUDA_PATH="$work/cuda13" sh "$bootstrap" --dry-run wheel
+expect "what the wheel needs is read from pyproject.toml" 0 "would make .venv/wheel with: one==1 two==2 " ""
+
+new_machine
+installed
 on_machine CUDA_PATH="$work/cuda13" sh "$bootstrap" --wet-run
 expect "an unknown argument is refused" 2 "" "'--wet-run' is unknown"
 
