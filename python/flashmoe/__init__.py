@@ -22,17 +22,17 @@ from .routing import Router, route
 
 if TYPE_CHECKING:
     from .module import MoE
-    from .torch_ops import fused_moe
+    from .torch_ops import fused_moe, release_memory
 
 __version__ = _native.library.flashmoe_version().decode()
 
-_NEED_TORCH = {"MoE": "module", "fused_moe": "torch_ops"}
+_NEED_TORCH = {"MoE": "module", "fused_moe": "torch_ops", "release_memory": "torch_ops"}
 
 __all__ = [
     "ActivationType", "CallStats", "CudaError", "DataType", "Error", "FabricError", "ForwardOnly", "Group", "InitArgs",
     "InvalidArgument", "InvalidDType", "Layer", "LayerInfo", "MLPType", "MoE", "MoEForwardArgs", "OutOfMemory",
     "Problem", "Router", "Timeout", "finalize", "forward", "fused_moe", "get_local_rank", "initialize", "load_config",
-    "preset", "preset_names", "route", "router",
+    "preset", "preset_names", "release_memory", "route", "router",
 ]
 
 

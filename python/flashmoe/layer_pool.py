@@ -15,14 +15,17 @@ _WORK_OF_THREADS = 1 << 26  # multiplications of a call from which on waking oth
 
 
 class LayerPool:
-    """Makes a layer for a call and lets go of it afterwards, so that no weights are kept. Heaps are, of the most recent
-    problems, because making one costs more than a call."""
+    """Makes a layer for a call and lets go of it afterwards, so that no weights are kept.
 
-    def __init__(self, num_heaps: int = 8):
-        self._num_heaps = num_heaps
+    Heaps are, because making one costs more than a call: those of the most recent problems that fit into `most_bytes`
+    together, and the last one anyway.
+    """
+
+    def __init__(self, most_bytes: int = 1 << 30):
+        self._most_bytes = most_bytes
         self._groups: dict[tuple[str, int], Group] = {}
-        # By problem and device: a layer that is there to keep its heap alive.
-        self._keepers: collections.OrderedDict = collections.OrderedDict()
+        # By problem and device: a layer that is there to keep its heap alive, and its bytes. The last used comes last.
+        self._keepers: collections.OrderedDict[tuple, tuple[layers.Layer, int]] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -37,6 +40,11 @@ class LayerPool:
                 self._keepers.pop(key, None)  # its heap may be dead
             raise
         self._keep_heap(key, layer)
+
+    def bytes_kept(self) -> int:
+        """Of the heaps; one that several problems share counts for each."""
+        with self._lock:
+            return sum(num_bytes for _, num_bytes in self._keepers.values())
 
     def clear(self) -> None:
         """Gives all memory back."""
@@ -60,7 +68,10 @@ class LayerPool:
             if key in self._keepers:
                 self._keepers.move_to_end(key)
                 return
+            num_bytes = layer.info.heap_bytes + layer.info.local_bytes
             layer.forget_weights()
-            self._keepers[key] = layer
-            while len(self._keepers) > self._num_heaps:
-                self._keepers.popitem(last=False)
+            self._keepers[key] = layer, num_bytes
+            total = sum(kept for _, kept in self._keepers.values())
+            while total > self._most_bytes and len(self._keepers) > 1:
+                _, (_, freed) = self._keepers.popitem(last=False)
+                total -= freed

@@ -78,6 +78,11 @@ def fused_moe(
         activation, gated, apply_router_weight_on_input, swiglu_alpha, swiglu_limit)
 
 
+def release_memory() -> None:
+    """Gives back the memory that fused_moe() keeps between calls: heaps of recent problems, up to 1 GiB, no weights."""
+    _pool.clear()
+
+
 def gate_first(tensor: torch.Tensor, order: GateUpOrder) -> torch.Tensor:
     """Rows (dimension 1) of gate and up in the order "gate_up"; a copy unless they are so already."""
     if order == "gate_up":

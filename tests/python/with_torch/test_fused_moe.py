@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import flashmoe
-from flashmoe import torch_ops
+from flashmoe import layer_pool, torch_ops
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 64, 48, 6, 3, 37
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 8e-4, torch.bfloat16: 4.5e-3}
@@ -162,6 +162,22 @@ def test_no_call_keeps_weights_alive():  # MEM2
     del arguments
     gc.collect()
     assert kept[1]() is None
+
+
+def test_memory_between_calls_is_bounded():  # MEM1, MEM3
+    flashmoe.release_memory()
+    assert torch_ops._pool.bytes_kept() == 0
+    pool = layer_pool.LayerPool(most_bytes=1 << 20)
+    seen = []
+    for tokens in (8, 16, 32, 64, 128, 256, 256, 8):
+        problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, tokens, dtype="fp32")
+        with pool.layer(problem, torch.device("cpu"), *make()[1:3]) as layer:
+            need = layer.info.heap_bytes + layer.info.local_bytes
+        seen.append(pool.bytes_kept())
+        assert need <= seen[-1] <= max(1 << 20, need)
+    assert max(seen) > min(seen) > 0
+    pool.clear()
+    assert pool.bytes_kept() == 0
 
 
 def test_a_layer_refuses_tensors_of_another_device():
