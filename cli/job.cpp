@@ -138,6 +138,13 @@ BackendKind choose_backend(const std::string& name) {
   }
 }
 
+EngineKind choose_engine(const std::string& name) {
+  if (name == "auto") return EngineKind::automatic;
+  if (name == "portable") return EngineKind::portable;
+  if (name == "hopper") return EngineKind::hopper;
+  throw InvalidArgument(fmt::format("engine ({}) must be one of auto, portable, hopper", printable(name)));
+}
+
 /// Where this process is among those of a run; rank 0 starts the others unless a launcher has.
 std::optional<ProcessRank> choose_process(const Options& options) {
   if (!options.processes) return std::nullopt;
@@ -183,6 +190,7 @@ Job make_job(const Options& options, int num_cores) {
   choose_layer(options, job);
   job.process = choose_process(options);
   job.group.backend = choose_backend(job.process ? "cuda" : options.backend);
+  job.group.engine = choose_engine(options.engine);
   job.problem = choose_problem(options, job, 1);
   validate(job.problem);  // before a file is read for it
   if (!options.hidden_states.empty()) {

@@ -23,6 +23,8 @@ CLI::Validator whole_number() {
 void add_execution_options(CLI::App& command, Options& options) {
   const std::string execution = "Execution";
   command.add_option("--backend", options.backend, "auto, cpu or cuda")->capture_default_str()->group(execution);
+  command.add_option("--engine", options.engine, "auto, portable or hopper, on backend cuda")
+      ->capture_default_str()->group(execution);
   command.add_option("--wire-form", options.wire_form, "auto, counted or lined")->capture_default_str()->group(execution);
   command.add_option("--result-form", options.result_form, "auto, per_route or pre_reduced")
       ->capture_default_str()->group(execution);

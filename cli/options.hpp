@@ -36,6 +36,7 @@ struct Options {
 
   // How.
   std::string backend = "auto";
+  std::string engine = "auto";
   std::string wire_form = "auto";
   std::string result_form = "auto";
   std::int64_t wave_tokens = 0;

@@ -20,8 +20,18 @@ constexpr std::string_view to_string(BackendKind backend) { return backend == Ba
 /// Throws CudaError, one sentence, when this build or this machine cannot run the backend.
 FLASHMOE_API void require_backend(BackendKind backend);
 
+/// Who multiplies on backend cuda. portable: mma.sync, compute capability 8.0 and later. hopper: wgmma, GPUs of compute
+/// capability 9.0 and dtype bf16 or fp16. automatic: hopper wherever it can run.
+enum class EngineKind : std::uint8_t { automatic, portable, hopper };
+
+constexpr std::string_view to_string(EngineKind engine) {
+  constexpr std::string_view names[] = {"automatic", "portable", "hopper"};
+  return names[static_cast<int>(engine)];
+}
+
 struct GroupOptions {
   BackendKind backend = BackendKind::cpu;
+  EngineKind engine = EngineKind::automatic;  ///< the same on all ranks; on backend cpu automatic alone
   double deadline_seconds = 30.0;  ///< a call in which no rank gets on for so long ends with Timeout; above 0
   double meeting_seconds = 120.0;  ///< how long processes wait for each other to join and to create a layer; above 0
 

@@ -21,7 +21,7 @@ void require_backend(BackendKind backend) {
 std::unique_ptr<Backend> make_backend(const GroupOptions& options, [[maybe_unused]] std::optional<int> device) {
   require_backend(options.backend);
 #ifdef FLASHMOE_HAS_CUDA
-  if (options.backend == BackendKind::cuda) return make_cuda_backend(device);
+  if (options.backend == BackendKind::cuda) return make_cuda_backend(options, device);
 #endif
   return make_cpu_backend(options);
 }

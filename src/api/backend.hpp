@@ -67,7 +67,7 @@ class SharedHeap {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string engine_name() const = 0;
+  virtual std::string engine_name(const Problem& problem) const = 0;
   virtual EngineTraits engine_traits(const Problem& problem) const = 0;
 
   /// Scratch memory of one rank, which all its layers of this geometry share.

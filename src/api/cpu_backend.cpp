@@ -77,7 +77,7 @@ class CpuBackend final : public Backend {
       : options_{.roster = {.num_dispatchers = options.num_dispatchers, .num_processors = options.num_processors},
                  .num_threads = options.num_threads} {}
 
-  std::string engine_name() const override { return "cpu-openblas"; }
+  std::string engine_name(const Problem&) const override { return "cpu-openblas"; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
   std::size_t local_bytes(const Geometry& geometry) const override {
     return make_local_layout(geometry, options_.roster).total_bytes;

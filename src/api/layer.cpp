@@ -43,7 +43,7 @@ double choose_deadline(const LayerOptions& options, const Group& group) {
 LayerInfo describe_layer(const Problem& problem, const HeapLayout& layout, const Backend& backend) {
   const Geometry& geometry = layout.geometry;
   const CallPlan plan = plan_call(problem, geometry, problem.max_tokens);
-  LayerInfo info{.engine = backend.engine_name(),
+  LayerInfo info{.engine = backend.engine_name(problem),
                  .plan = explain_plan(problem, geometry, plan),
                  .wire_form = plan.wire_form,
                  .result_form = plan.result_form,

@@ -255,12 +255,14 @@ class CudaHeap final : public SharedHeap {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(std::optional<int> device) : device_(device) {}
+  CudaBackend(EngineKind engine, std::optional<int> device) : engine_(engine), device_(device) {}
 
-  std::string engine_name() const override { return "cuda-portable"; }
+  std::string engine_name(const Problem& problem) const override {
+    return fmt::format("cuda-{}", to_string(cuda_backend::choose_engine(problem, engine_)));
+  }
   EngineTraits engine_traits(const Problem& problem) const override {
-    cuda_backend::kernel_entry(cuda_backend::Engine::portable, problem.dtype);  // refuses dtypes without a kernel
-    return cuda_backend::engine_traits(problem);
+    cuda_backend::kernel_entry(EngineKind::portable, problem.dtype);  // refuses dtypes without a kernel
+    return cuda_backend::engine_traits(problem, engine_);
   }
   std::size_t local_bytes(const Geometry& geometry) const override {
     const int num_devices = count_devices();
@@ -283,6 +285,7 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  EngineKind engine_;              // automatic: chosen by problem
   std::optional<int> device_;  // of this process's rank; none: this process has all ranks
 };
 
@@ -300,13 +303,13 @@ void require_cuda_device() {
   }
 }
 
-std::unique_ptr<Backend> make_cuda_backend(std::optional<int> device) {
+std::unique_ptr<Backend> make_cuda_backend(const GroupOptions& options, std::optional<int> device) {
   const int count = count_devices();
   if (device && (*device < 0 || *device >= count)) {
     throw CudaError(fmt::format("device ({}) must be in 0..{}, the GPUs that this process sees: start fewer ranks, or check "
                                 "CUDA_VISIBLE_DEVICES", *device, count - 1));
   }
-  return std::make_unique<CudaBackend>(device);
+  return std::make_unique<CudaBackend>(options.engine, device);
 }
 
 }  // namespace flashmoe

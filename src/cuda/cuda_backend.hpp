@@ -13,6 +13,6 @@ void require_cuda_device();
 
 /// `device`: this process has one rank, on that GPU; none: it has them all, rank r on GPU r % number of GPUs. Throws
 /// CudaError when the process does not see the device.
-std::unique_ptr<Backend> make_cuda_backend(std::optional<int> device);
+std::unique_ptr<Backend> make_cuda_backend(const GroupOptions& options, std::optional<int> device);
 
 }  // namespace flashmoe

@@ -36,14 +36,16 @@ bool all_hopper(int num_ranks) {
 
 bool has_hopper_kernel(DType dtype) { return dtype == DType::bf16 || dtype == DType::fp16; }
 
-/// M-blocks of the intermediate ring: what fits `ring_bytes`, but enough for processors to find tasks while the down tiles
-/// of others run.
+/// M-blocks of the intermediate ring: what fits `ring_bytes`, but enough for processors to find tasks while the down
+/// tiles of others run.
 int ring_blocks(const Problem& problem, const TileShape& tile, std::int64_t ring_bytes) {
   constexpr int kTasksInFlight = 4 * 132;
   const std::int64_t block_bytes =
       std::int64_t{tile.rows} * problem.intermediate * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
-  const std::int64_t tiles = std::min(ceil_div(problem.intermediate, tile.up_columns), ceil_div(problem.hidden, tile.down_columns));
-  return static_cast<int>(std::clamp<std::int64_t>(std::max(ring_bytes / block_bytes, ceil_div(kTasksInFlight, tiles)), 32, 512));
+  const std::int64_t up_tiles = ceil_div(problem.intermediate, tile.up_columns);
+  const std::int64_t down_tiles = ceil_div(problem.hidden, tile.down_columns);
+  const std::int64_t needed = ceil_div(kTasksInFlight, std::min(up_tiles, down_tiles));
+  return static_cast<int>(std::clamp<std::int64_t>(std::max(ring_bytes / block_bytes, needed), 32, 512));
 }
 
 }  // namespace
@@ -63,8 +65,9 @@ KernelEntry kernel_entry(Engine engine, DType dtype) {
 Engine choose_engine(const Problem& problem, Engine wanted) {
   const bool runs = has_hopper_kernel(problem.dtype) && all_hopper(problem.num_ranks);
   if (wanted == Engine::hopper && !runs) {
-    throw InvalidArgument(fmt::format("engine hopper needs dtype bf16 or fp16 and GPUs of compute capability 9.0 with {} "
-                                      "multiprocessors a rank, got dtype {} and {} ranks on this machine's GPUs: use engine auto",
+    throw InvalidArgument(fmt::format("engine hopper needs dtype bf16 or fp16 and GPUs of compute capability 9.0 with "
+                                      "{} multiprocessors a rank, got dtype {} and {} ranks on this machine's GPUs: use "
+                                      "engine auto",
                                       hopper::kFewestBlocks, to_string(problem.dtype), problem.num_ranks));
   }
   return runs && wanted != Engine::portable ? Engine::hopper : Engine::portable;

@@ -2,23 +2,15 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <string_view>
 
 #include "core/geometry.hpp"
+#include "flashmoe/group.hpp"
 #include "flashmoe/types.hpp"
 #include "planner/plan.hpp"
 
 namespace flashmoe::cuda_backend {
 
-/// Who multiplies. portable: mma.sync, compute capability 8.0 and later. hopper: wgmma, compute capability 9.0 alone, bf16
-/// and fp16. automatic: see choose_engine().
-enum class Engine : std::uint8_t { automatic, portable, hopper };
-
-constexpr std::string_view to_string(Engine engine) {
-  constexpr std::string_view names[] = {"automatic", "portable", "hopper"};
-  return names[static_cast<int>(engine)];
-}
+using Engine = EngineKind;
 
 /// What a launch needs to know of a kernel.
 struct KernelEntry {
@@ -39,9 +31,9 @@ KernelEntry kernel_entry_hopper_fp16();
 /// The kernel of an engine, not automatic, and a dtype. Throws InvalidArgument for fp32, which has no kernel.
 KernelEntry kernel_entry(Engine engine, DType dtype);
 
-/// The engine that runs a problem on this machine's GPUs: `wanted`; automatic is hopper wherever it can run (H100, one rank:
-/// 1.4 to 2.9 times as fast as portable on every shape of bench/gpu/engine_timing.cpp). Throws InvalidArgument when hopper is
-/// wanted and cannot run.
+/// The engine that runs a problem on this machine's GPUs: `wanted`; automatic is hopper wherever it can run (H100, one
+/// rank: 1.3 to 2.8 times as fast as portable on every shape of bench/gpu/engine_timing.cpp). Throws InvalidArgument
+/// when hopper is wanted and cannot run.
 Engine choose_engine(const Problem& problem, Engine wanted = Engine::automatic);
 
 /// An engine's tile for a problem, and the m-blocks its intermediate ring keeps in L2.

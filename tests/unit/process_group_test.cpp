@@ -54,7 +54,7 @@ class FakeHeap final : public SharedHeap {
 class FakeBackend final : public Backend {
  public:
   explicit FakeBackend(Script& script) : script_(script) {}
-  std::string engine_name() const override { return "none"; }
+  std::string engine_name(const Problem&) const override { return "none"; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
   std::size_t local_bytes(const Geometry&) const override { return 0; }
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry, std::unique_ptr<fabric::Bootstrap> meeting) const override {
