@@ -83,6 +83,14 @@ nlohmann::json flattened(const nlohmann::json& row) {
 
 }  // namespace
 
+nlohmann::json to_json(const RankBound& bound) {
+  return {{"compute_us", bound.compute_us},
+          {"weights_us", bound.weights_us},
+          {"hbm_us", bound.hbm_us},
+          {"wire_us", bound.wire_us},
+          {"wire_per_route_us", bound.wire_per_route_us}};
+}
+
 nlohmann::json identity_of(const BenchCase& bench_case) {
   const Job& job = bench_case.job;
   return {{"model", job.layer_name},
@@ -140,12 +148,7 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
               {"wire_gb_per_s", static_cast<double>(most_sent) / us * 1e-3},
               {"bound_us", bound.us()},
               {"bound_limiter", bound.limiter()},
-              {"bound",
-               {{"compute_us", bound.compute_us},
-                {"weights_us", bound.weights_us},
-                {"hbm_us", bound.hbm_us},
-                {"wire_us", bound.wire_us},
-                {"wire_per_route_us", bound.wire_per_route_us}}},
+              {"bound", to_json(bound)},
               {"fraction_of_bound", bound.us() / us},
               {"baselines", nlohmann::json::object()},
               {"heap_bytes", measurement.info.heap_bytes},

@@ -8,6 +8,9 @@
 
 namespace flashmoe::cli {
 
+/// The parts of a bound.
+nlohmann::json to_json(const RankBound& bound);
+
 /// What tells one row of a results file from every other: layer, batch and the way it runs.
 nlohmann::json identity_of(const BenchCase& bench_case);
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/layer_factory.hpp"
+#include "bench_report.hpp"
 #include "commands.hpp"
 #include "core/thesis_layout.hpp"
 #include "flashmoe/error.hpp"
@@ -11,6 +12,7 @@
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
 #include "machine.hpp"
+#include "planner/bound.hpp"
 #include "run_report.hpp"
 #include "table.hpp"
 
@@ -55,14 +57,23 @@ std::string presets_text() {
   return table.text();
 }
 
+/// Of a rank when all have the most tokens that one has, spread evenly over the experts.
+RankBound balanced_bound(const Problem& problem) {
+  return rank_bound(problem, expected_work(problem, problem.max_tokens), BoundRates::h100(problem.dtype));
+}
+
 nlohmann::json layer_json(const Job& job, const LayerInfo& info) {
   nlohmann::json regions = nlohmann::json::array();
   for (const HeapRegionInfo& region : info.heap_regions) {
     regions.push_back({{"name", region.name}, {"offset_bytes", region.offset_bytes}, {"bytes", region.bytes}});
   }
+  const RankBound bound = balanced_bound(job.problem);
   return {{"layer", job.layer_name},
           {"problem", to_json(job.problem)},
           {"backend", to_string(job.group.backend)},
+          {"bound_us", bound.us()},
+          {"bound_limiter", bound.limiter()},
+          {"bound", to_json(bound)},
           {"engine", info.engine},
           {"plan", info.plan},
           {"wire_form", to_string(info.wire_form)},
@@ -98,6 +109,9 @@ std::string layer_text(const Job& job, const LayerInfo& info) {
   text += fmt::format("\nscratch memory of one rank: {}\n", readable_bytes(info.local_bytes));
   text += fmt::format("the layout of the FlashDMoE thesis for as many tokens, capacity {} rows an expert and rank: {}\n",
                       thesis.capacity, readable_bytes(static_cast<std::uint64_t>(thesis.size_l_bytes)));
+  const RankBound bound = balanced_bound(problem);
+  text += fmt::format("lower bound with balanced routing, one H100 a rank: {:.1f} us, the largest of compute {:.1f}, hbm {:.1f} "
+                      "and wire {:.1f}\n", bound.us(), bound.compute_us, bound.hbm_us, bound.wire_us);
   return text;
 }
 

@@ -40,6 +40,17 @@ TEST(CliInfo, of_a_layer_tells_heap_regions_plan_and_the_thesis_layout) {
   EXPECT_THAT(text.out, AllOf(HasSubstr("lined_rows"), HasSubstr("scratch memory"), HasSubstr("FlashDMoE thesis")));
 }
 
+TEST(CliInfo, of_a_layer_tells_the_lower_bound_of_a_balanced_call) {
+  // Row Qwen3-30B-A3B,128 of tests/fixtures/roofline_ep4_bf16.csv.
+  const std::string layer = "info --backend cpu --preset qwen3-30b-a3b --ranks 4 --tokens 128";
+  const nlohmann::json json = flashmoe(layer + " --json").json();
+  EXPECT_NEAR(json["bound_us"].get<double>(), 106.0, 0.0501);
+  EXPECT_EQ(json["bound_limiter"], "hbm");
+  EXPECT_NEAR(json["bound"]["compute_us"].get<double>(), 12.2, 0.0501);
+  EXPECT_NEAR(json["bound"]["wire_us"].get<double>(), 6.3, 0.0501);
+  EXPECT_THAT(flashmoe(layer).out, HasSubstr("106.0 us, the largest of compute 12.2, hbm 106.0 and wire 6.3"));
+}
+
 TEST(CliInfo, a_layer_larger_than_memory_can_be_planned) {
   EXPECT_EQ(flashmoe("info --preset deepseek-v3 --ranks 64 --tokens 65536").exit_code, 0);
 }
