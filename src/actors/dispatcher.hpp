@@ -189,7 +189,7 @@ class Dispatcher {
     std::uint32_t all = 0;
   };
   FLASHMOE_HD Counted counted(int key) const {
-    constexpr int kBatch = 16;  // loads in flight: the sum waits for memory once a batch
+    constexpr int kBatch = 8;  // loads in flight: the sum waits for memory once a batch
     const int chunks = call_.num_planners();
     Counted sums;
     for (int base = 0; base < chunks; base += kBatch) {

@@ -24,7 +24,8 @@ struct RowCells {
 
   __device__ const char* cell(int index) const {
     const void* mine = index < 32 ? cells[0] : cells[1];
-    return reinterpret_cast<const char*>(__shfl_sync(WarpGroup::kAll, reinterpret_cast<std::uint64_t>(mine), index % 32));
+    const auto address = reinterpret_cast<std::uint64_t>(mine);
+    return reinterpret_cast<const char*>(__shfl_sync(WarpGroup::kAll, address, index % 32));
   }
   __device__ float weight(int index) const {
     return __shfl_sync(WarpGroup::kAll, index < 32 ? weights[0] : weights[1], index % 32);

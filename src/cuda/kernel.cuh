@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) moe_kernel(const __grid_cons
     Processor<ProcessorGroup, Fabric, TileEngine<dtype>> processor(call, fabric, engine);
     run_actor(args, call, group, Actor::processor, processor);
   } else {
-    run_service_warp<dtype>(args, call, fabric,
-                     static_cast<int>(blockIdx.x) * kServiceWarps + static_cast<int>(threadIdx.x) / 32 - kProcessorWarps);
+    const int warp = static_cast<int>(threadIdx.x) / 32 - kProcessorWarps;
+    run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp);
   }
   __syncthreads();
   leave(args, call, fabric, block.traffic);

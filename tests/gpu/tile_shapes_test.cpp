@@ -1,5 +1,5 @@
-// Shapes that exercise the engines' tiles: several steps of k, several column tiles, ragged last tiles, partial m-blocks,
-// every activation, biases and weights on the input.
+// Shapes that exercise the engines' tiles: several steps of k, several column tiles, ragged last tiles, partial
+// m-blocks, every activation, biases and weights on the input.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ void expect_reference(const Problem& problem, const std::vector<std::int64_t>& t
     std::vector<Batch> batches;
     std::vector<Batch*> pointers;
     for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
-      batches.push_back(make_batch(problem, tokens[rank], 10 * call + rank, call == 0 ? Routing::distinct : Routing::any));
+      const Routing routing = call == 0 ? Routing::distinct : Routing::any;
+      batches.push_back(make_batch(problem, tokens[rank], 10 * call + rank, routing));
     }
     for (Batch& batch : batches) pointers.push_back(&batch);
     world.call(pointers, problem.max_tokens);
@@ -42,7 +43,8 @@ void expect_reference(const Problem& problem, const std::vector<std::int64_t>& t
 
 TEST(TileShapes, odd_sizes_of_real_models_match_the_reference) {
   FLASHMOE_REQUIRE_GPUS(1);
-  for (const auto& [hidden, intermediate] : {std::pair{2880, 352}, {352, 2880}, {1408, 704}, {264, 520}, {8, 8}, {2048, 768}}) {
+  for (const auto& [hidden, intermediate] :
+       {std::pair{2880, 352}, {352, 2880}, {1408, 704}, {264, 520}, {8, 8}, {2048, 768}}) {
     for (const bool gated : {true, false}) {
       expect_reference({.num_ranks = 1, .hidden = hidden, .intermediate = intermediate, .num_experts = 4, .top_k = 2,
                         .max_tokens = 333, .activation = gated ? Activation::silu : Activation::relu, .gated = gated},
@@ -74,8 +76,8 @@ TEST(TileShapes, every_form_on_several_ranks_matches_the_reference) {
     ResultForm results;
   };
   for (const int num_ranks : {2, 4}) {
-    for (const Form form : {Form{WireForm::counted, ResultForm::per_route}, {WireForm::counted, ResultForm::pre_reduced},
-                            {WireForm::lined, ResultForm::per_route}}) {
+    for (const Form form : {Form{WireForm::counted, ResultForm::per_route},
+                            {WireForm::counted, ResultForm::pre_reduced}, {WireForm::lined, ResultForm::per_route}}) {
       std::vector<std::int64_t> tokens;
       for (int rank = 0; rank < num_ranks; ++rank) tokens.push_back(rank == 1 ? 0 : 300 - 70 * rank);
       expect_reference({.num_ranks = num_ranks, .hidden = 720, .intermediate = 264, .num_experts = 4 * num_ranks,

@@ -65,8 +65,8 @@ class Foreman {
     return Step::advanced;
   }
 
-  /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders have begun
-  /// all tasks before it, so that no block hoards tasks.
+  /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders have
+  /// begun all tasks before it, so that no block hoards tasks.
   __device__ Step take_in(const WarpGroup& group) {
     if (!claimed_) {
       const std::uint32_t started = *static_cast<const volatile std::uint32_t*>(&block_.num_started);

@@ -30,7 +30,6 @@ inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
 /// The end of all roles. __syncthreads() would have to be one place in the code for all threads of the block.
 __device__ inline void await_all_roles() { asm volatile("barrier.cta.sync 0, %0;" ::"n"(kBlockThreads) : "memory"); }
 
-/// Roles end with a block barrier of their own: after it the first warpgroup alone goes on.
 template <DType dtype>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     moe_kernel(const __grid_constant__ KernelArgs args, const __grid_constant__ TensorMaps maps) {

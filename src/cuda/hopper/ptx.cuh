@@ -66,7 +66,8 @@ __device__ inline void copy_16(std::uint32_t target, const char* source, int byt
 /// A box of a 2-d tensor map into shared memory; its bytes count on `barrier`. Out of bounds is zero. One thread.
 __device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(target),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+          target),
       "l"(&map), "r"(barrier.address()), "r"(column), "r"(row)
       : "memory");
 }
@@ -77,8 +78,8 @@ __device__ inline void prefetch_map(const CUtensorMap& map) {
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                       std::uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
-               "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 

@@ -31,7 +31,8 @@ TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, co
                             const void* intermediate) {
   for (const void* data : {weights.up, weights.down}) {
     if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
-      throw InvalidArgument("weights must be aligned to 16 bytes: pass pointers from the allocator, not into the middle of a row");
+      throw InvalidArgument("weights must be aligned to 16 bytes: pass pointers from the allocator, not into the middle "
+                            "of a row");
     }
   }
   const std::int64_t experts = geometry.num_local_experts;
