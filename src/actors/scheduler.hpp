@@ -169,6 +169,7 @@ class Scheduler {
       const int slot = (call_.rank * geometry().wave_ring + order) % num_slots;
       const std::uint32_t taken = call_.taken(slot)[expert];
       std::uint32_t available = observe<Scope::device>(&call_.landed(slot)[expert]) - taken;
+      if (available == 0) continue;  // the slot's offsets may be in the making
       std::uint32_t entry = call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert];
       const std::uint32_t all = available;
       while (available > 0 && cut < count) {
