@@ -75,9 +75,9 @@ TEST(Bound, an_actual_routing_is_counted_by_hand) {
   EXPECT_EQ(work[1].remote_copies_in, 2);
 
   const RankBound bound = rank_bound(problem, work[0], {.flops = 1, .memory_bytes = 1, .wire_bytes = 1});
-  EXPECT_EQ(bound.compute_us, 4 * 2.0 * 8 * 48);         // 4 routes, 32 gate and up columns and 16 of down
-  EXPECT_EQ(bound.weights_us, 2 * 2.0 * 8 * 48);         // 2 experts in bf16
-  EXPECT_EQ(bound.wire_us, (2 + 1) * 16.0);              // 2 tokens out and 1 result, 16 bytes a row
+  EXPECT_EQ(bound.compute_us, 4 * 2.0 * 8 * 48);  // 4 routes, 32 gate and up columns and 16 of down
+  EXPECT_EQ(bound.weights_us, 2 * 2.0 * 8 * 48);  // 2 experts in bf16
+  EXPECT_EQ(bound.wire_us, (2 + 1) * 16.0);       // 2 tokens out and 1 result, 16 bytes a row
   EXPECT_EQ(bound.wire_per_route_us, (3 + 1) * 16.0);
   EXPECT_EQ(bound.hbm_us, bound.weights_us + (2 * 3 + 2 * 6 + 3) * 16.0 + 2 * 4 * 32.0);
 }
@@ -96,7 +96,8 @@ TEST(Bound, all_to_one_is_slower_by_as_many_times_as_there_are_ranks) {
     return slowest;
   };
   const double uniform = bound_of("uniform");
-  EXPECT_NEAR(uniform, rank_bound(problem, expected_work(problem, 4096), BoundRates::h100(DType::bf16)).us(), 0.05 * uniform);
+  EXPECT_NEAR(uniform, rank_bound(problem, expected_work(problem, 4096), BoundRates::h100(DType::bf16)).us(),
+              0.05 * uniform);
   EXPECT_NEAR(bound_of("all-to-one"), 4 * uniform, 0.1 * uniform);
 }
 

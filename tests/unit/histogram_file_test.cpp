@@ -41,7 +41,8 @@ TEST(HistogramFile, a_token_takes_distinct_experts) {
   const Problem problem{.num_ranks = 1, .hidden = 8, .intermediate = 8, .num_experts = 4, .top_k = 3, .max_tokens = 1};
   const RankRouting routing = generate_routing(spec, problem, 7, {50}).front();
   for (std::size_t token = 0; token < 50; ++token) {
-    EXPECT_EQ(routing.topk_ids[3 * token] + routing.topk_ids[3 * token + 1] + routing.topk_ids[3 * token + 2], 0 + 2 + 3);
+    EXPECT_EQ(routing.topk_ids[3 * token] + routing.topk_ids[3 * token + 1] + routing.topk_ids[3 * token + 2],
+              0 + 2 + 3);
   }
 }
 
@@ -59,8 +60,9 @@ TEST(HistogramFile, what_does_not_fit_is_refused_in_one_sentence) {
   EXPECT_EQ(message("[1, 2, 3]"), file + " must be an array of num_experts (4) numbers of 0 or more, got 3 values");
   EXPECT_EQ(message("[1, 2, 3, -1]"), file + " must be an array of num_experts (4) numbers of 0 or more, got 4 values");
   EXPECT_EQ(message("7"), file + " must be an array of num_experts (4) numbers of 0 or more, got 7");
-  EXPECT_EQ(message("[0, 2, 0, 0]"), file + " has 1 counts above 0 and a token takes top_k (2) distinct experts: record "
-                                            "more tokens");
+  EXPECT_EQ(message("[0, 2, 0, 0]"), file +
+                                         " has 1 counts above 0 and a token takes top_k (2) distinct experts: record "
+                                         "more tokens");
   EXPECT_EQ(message("[1, 1, 1, 1]"), "nothing");
   EXPECT_THROW(read_histogram(folder / "missing.json", 4, 2), InvalidArgument);
   EXPECT_THROW(parse_routing_spec("histogram:" + (folder / "missing.json").string()), InvalidArgument);
