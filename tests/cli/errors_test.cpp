@@ -10,22 +10,12 @@
 namespace flashmoe {
 namespace {
 
+using test::expect_refused;
 using test::flashmoe;
 using test::Outcome;
 using test::TempFolder;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 const std::string kSmall = " --backend cpu --hidden 64 --intermediate 96 --experts 8 --top-k 2 ";
-
-void expect_refused(const std::string& command_line, const std::string& message, int exit_code = 2) {
-  const Outcome outcome = flashmoe(command_line);
-  EXPECT_EQ(outcome.exit_code, exit_code) << command_line;
-  EXPECT_EQ(outcome.out, "") << command_line;
-  EXPECT_THAT(outcome.err, AllOf(StartsWith("flashmoe: error: "), HasSubstr(message))) << command_line;
-  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << "one line wanted: " << outcome.err;
-}
 
 /// A problem as flags; empty for one that flags cannot express.
 std::string flags_of(const Problem& problem) {

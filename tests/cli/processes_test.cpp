@@ -9,23 +9,13 @@
 namespace flashmoe {
 namespace {
 
+using test::expect_refused;
 using test::flashmoe;
 using test::Outcome;
 using test::Program;
 using test::TempFolder;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 const std::string kLayer = " --hidden 256 --intermediate 96 --experts 8 --top-k 2 --ranks 2 ";
-
-void expect_refused(const std::string& command_line, const std::string& message, int exit_code = 2) {
-  const Outcome outcome = flashmoe(command_line);
-  EXPECT_EQ(outcome.exit_code, exit_code) << command_line;
-  EXPECT_EQ(outcome.out, "") << command_line;
-  EXPECT_THAT(outcome.err, AllOf(StartsWith("flashmoe: error: "), HasSubstr(message))) << command_line;
-  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << "one line wanted: " << outcome.err;
-}
 
 TEST(CliProcesses, flags_that_do_not_go_together_are_refused) {
   expect_refused("run --processes --backend cpu" + kLayer, "--processes gives every rank a GPU of its own");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -94,5 +95,15 @@ class Program {
 
 /// The outcome of `flashmoe <command line>`.
 inline Outcome flashmoe(const std::string& command_line) { return Program(words(command_line)).wait(); }
+
+/// The program refuses: nothing on standard output, one line on standard error that says `message`.
+inline void expect_refused(const std::string& command_line, const std::string& message, int exit_code = 2) {
+  const Outcome outcome = flashmoe(command_line);
+  EXPECT_EQ(outcome.exit_code, exit_code) << command_line;
+  EXPECT_EQ(outcome.out, "") << command_line;
+  EXPECT_THAT(outcome.err, testing::AllOf(testing::StartsWith("flashmoe: error: "), testing::HasSubstr(message)))
+      << command_line;
+  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << "one line wanted: " << outcome.err;
+}
 
 }  // namespace flashmoe::test

@@ -1,8 +1,5 @@
 #include <gmock/gmock.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -381,60 +378,6 @@ TEST(HfConfig, deep_and_long_texts_are_refused_before_they_cost_anything) {
       [&] { parse_model_config(longest, "config.json"); },
       ThrowsMessage<InvalidArgument>("config.json (16777217 bytes) must be at most 16777216 bytes of JSON: check "
                                      "that it is the right file"));
-}
-
-// ---- files ----------------------------------------------------------------------------------------------------------
-
-class HfConfigFiles : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "flashmoe-config-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    const std::filesystem::path path = folder_ / name;
-    std::ofstream(path) << text;
-    return path.string();
-  }
-
-  std::filesystem::path folder_;
-};
-
-TEST_F(HfConfigFiles, a_directory_stands_for_its_config) {
-  const std::string file = write("config.json", fixture_text("mixtral-8x7b"));
-  EXPECT_EQ(load_model_config(folder_), load_model_config(file));
-  EXPECT_EQ(load_model_config(folder_).name, file);
-}
-
-TEST_F(HfConfigFiles, what_cannot_be_read_is_refused) {
-  const std::string missing = (folder_ / "config.json").string();
-  const std::string remedy = ": name a config.json or a directory that holds one";
-  EXPECT_THAT([&] { load_model_config(missing); }, ThrowsMessage<InvalidArgument>(missing + " must exist" + remedy));
-  EXPECT_THAT([&] { load_model_config(folder_); }, ThrowsMessage<InvalidArgument>(missing + " must exist" + remedy));
-  const std::string pipe = (folder_ / "pipe").string();  // opening it would wait for a writer for ever
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT([&] { load_model_config(pipe); },
-              ThrowsMessage<InvalidArgument>(pipe + " must be a regular file" + remedy));
-  EXPECT_THROW(load_model_config("/dev/zero"), InvalidArgument);
-}
-
-TEST_F(HfConfigFiles, a_huge_file_is_refused_without_reading_it) {
-  const std::string path = write("config.json", "{");
-  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // sparse
-  EXPECT_THAT(
-      [&] { load_model_config(path); },
-      ThrowsMessage<InvalidArgument>(path + " (16777217 bytes) must be at most 16777216 bytes of JSON: check that "
-                                            "it is the right file"));
-}
-
-TEST_F(HfConfigFiles, an_unreadable_file_is_refused) {
-  const std::string path = write("config.json", fixture_text("mixtral-8x7b"));
-  std::filesystem::permissions(path, std::filesystem::perms::none);
-  if (access(path.c_str(), R_OK) == 0) GTEST_SKIP() << "this user may read any file";
-  EXPECT_THAT([&] { load_model_config(path); },
-              ThrowsMessage<InvalidArgument>(path + " must be readable: check its permissions"));
 }
 
 }  // namespace
