@@ -1,4 +1,5 @@
-// mma.sync of one 16 x 8 tile over 32 bytes of k, the same for every dtype: A is 16 rows, B 8 rows (its columns).
+// Stages of operands, and mma.sync of one 16 x 8 tile over 32 bytes of k, the same for every dtype: A is 16 rows, B 8
+// rows (its columns).
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,14 @@ namespace flashmoe::cuda_backend {
 inline constexpr int kStageRowBytes = 128;
 __device__ inline std::uint32_t swizzled(std::uint32_t row, std::uint32_t chunk) {
   return row * kStageRowBytes + ((chunk ^ (row & 7u)) << 4);
+}
+
+/// 16 bytes of one row into a stage, by cp.async; zeros where `source` is null.
+__device__ inline void fetch_chunk(std::uint32_t stage, int row, int chunk, const char* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   stage + swizzled(static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(chunk))),
+               "l"(source), "r"(source != nullptr ? 16 : 0)
+               : "memory");
 }
 
 __device__ inline void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address) {

@@ -130,14 +130,6 @@ class RouterBlock {
     if (cursor.column != column) skip_empty(cursor);
   }
 
-  /// 16 bytes into a stage; zeros where there is no such row.
-  __device__ static void fetch(std::uint32_t stage, int row, int chunk, const char* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     stage + swizzled(static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(chunk))),
-                 "l"(from), "r"(from != nullptr ? 16 : 0)
-                 : "memory");
-  }
-
   /// A thread fetches the same 16 bytes of k of rows kFetchRows apart.
   __device__ void fetch_stage(const Cursor& cursor, std::uint32_t stage) const {
     const int chunk = static_cast<int>(threadIdx.x) % 8;
@@ -147,14 +139,15 @@ class RouterBlock {
 #pragma unroll
     for (int i = 0; i < kTokenFetches; ++i) {
       if (first + i * kFetchRows >= kRows) break;
-      fetch(stage, first + i * kFetchRows, chunk, inside && tokens_[i] != nullptr ? tokens_[i] + at : nullptr);
+      fetch_chunk(stage, first + i * kFetchRows, chunk, inside && tokens_[i] != nullptr ? tokens_[i] + at : nullptr);
     }
     const char* gate = static_cast<const char*>(args_.gate) + at;
 #pragma unroll
     for (int i = 0; i < kRouterColumns / kFetchRows; ++i) {
       const int expert = cursor.column * kRouterColumns + first + i * kFetchRows;
       const bool exists = inside && expert < args_.num_experts;
-      fetch(stage + kRows * kStageRowBytes, first + i * kFetchRows, chunk, exists ? gate + expert * row_bytes_ : nullptr);
+      fetch_chunk(stage + kRows * kStageRowBytes, first + i * kFetchRows, chunk,
+                  exists ? gate + expert * row_bytes_ : nullptr);
     }
   }
 

@@ -133,10 +133,7 @@ class TileEngine {
   __device__ static void fetch(std::uint32_t stage, int row, int chunk, const char* source, std::int64_t at,
                                std::int64_t row_bytes) {
     const bool exists = source != nullptr && at < row_bytes;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     stage + swizzled(static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(chunk))),
-                 "l"(exists ? source + at : reinterpret_cast<const char*>(0)), "r"(exists ? 16 : 0)
-                 : "memory");
+    fetch_chunk(stage, row, chunk, exists ? source + at : nullptr);
   }
 
   /// product[m][n] = sum over k of rows[m][k] * column_of(n)[k]. Every row and column is computed, absent ones as 0.
