@@ -47,7 +47,7 @@ class Watch {
   unsigned idle_steps_ = 0;
 };
 
-/// Keeps the best record of the rank. One thread.
+/// Keeps the best record of the rank. One thread. The lock needs no deadline: who holds it waits for nothing.
 __device__ inline void record_stall(KernelState& state, const Stall& stall) {
   while (atomicCAS(&state.lock, 0u, 1u) != 0u) __nanosleep(100);
   __threadfence();
