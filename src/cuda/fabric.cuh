@@ -64,10 +64,16 @@ class Fabric {
     count_overhead(num_lines(num_words) * static_cast<std::int64_t>(sizeof(Line)) - num_words * 8);
   }
 
-  /// One thread's own call. Memory ordering: release, system scope; see actors/signal.hpp.
+  /// One thread's own call. Memory ordering: release, system scope; device scope for this rank's own counters, whose
+  /// readers share its GPU. See actors/signal.hpp.
   __device__ void signal(int peer, std::size_t offset, std::uint64_t amount) const {
-    add<Scope::system>(reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offset), amount);
-    if (peer != rank_) count_overhead(sizeof(std::uint64_t));
+    auto* counter = reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offset);
+    if (peer == rank_) {
+      add<Scope::device>(counter, amount);
+    } else {
+      add<Scope::system>(counter, amount);
+      count_overhead(sizeof(std::uint64_t));
+    }
   }
 
   /// Where a peer's cell is, for engines that store from registers; they count what they store.

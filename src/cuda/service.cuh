@@ -1,5 +1,5 @@
-// What every kernel's blocks do beside tiles: load the call, and run dispatchers with their combiners, the subscriber and
-// the scheduler on service warps.
+// What every kernel's blocks do beside tiles: load the call, and run dispatchers with their combiners, the subscriber
+// and the scheduler on service warps.
 #pragma once
 
 #include "actors/combiner.hpp"
@@ -51,19 +51,22 @@ __device__ void run_actor(const KernelArgs& args, const Call& call, const Group&
 template <DType dtype>
 __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index) {
   const ElementWarp<dtype> group;
-  Dispatcher<WarpGroup, Fabric> dispatcher(call, fabric, index);
+  Dispatcher<WarpGroup, Fabric> dispatcher_state(call, fabric, index);
   Combiner<ElementWarp<dtype>> combiner(call, index);
+  // The dispatcher's state stays in (local) memory: its steps are long, and the combiner has use for the registers.
+  Dispatcher<WarpGroup, Fabric>* dispatcher = &dispatcher_state;
+  asm volatile("" : "+l"(dispatcher)::"memory");
   Watch<WarpGroup> watch(args, call);
   Step dispatched = Step::idle;
   Step combined = Step::idle;
   while (dispatched != Step::finished || combined != Step::finished) {
-    if (dispatched != Step::finished) dispatched = dispatcher.step(group);
+    if (dispatched != Step::finished) dispatched = dispatcher->step(group);
     if (combined != Step::finished) combined = combiner.step(group);
     if (dispatched == Step::advanced || combined == Step::advanced) {
       watch.reset();
     } else if (dispatched == Step::failed || watch.must_stop(group)) {
       if (dispatched != Step::finished) {
-        give_up(args, call, group, Actor::dispatcher, dispatched, dispatcher.wait());
+        give_up(args, call, group, Actor::dispatcher, dispatched, dispatcher->wait());
       }
       if (combined != Step::finished) give_up(args, call, group, Actor::combiner, combined, combiner.wait());
       return;

@@ -15,8 +15,8 @@ class Consumer {
  public:
   /// `warp`: of the consumer warps.
   __device__ Consumer(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block, int warp)
-      : call_(call), fabric_(fabric), block_(block), warp_(warp), lane_(static_cast<int>(threadIdx.x % 32)),
-        epilogue_(call, fabric, weights, block.staging[warp], warp * 16) {}
+      : call_(call), fabric_(fabric), weights_(weights), block_(block), warp_(warp),
+        lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   /// Until the exit task.
   __device__ void run() {
@@ -52,10 +52,11 @@ class Consumer {
     Accumulators d;
     multiply(slot, steps, d);
     if (warp_ * 16 >= static_cast<int>(slot.num_rows)) return;
+    const Epilogue<dtype> epilogue(call_, fabric_, weights_, block_, warp_);
     if (slot.task.kind == TaskKind::up) {
-      epilogue_.store_up(slot, d);
+      epilogue.store_up(slot, d);
     } else {
-      epilogue_.store_down(slot, d);
+      epilogue.store_down(slot, d);
     }
   }
 
@@ -102,10 +103,10 @@ class Consumer {
 
   const Call& call_;
   const Fabric& fabric_;
+  const WeightsView& weights_;
   BlockMemory& block_;
   int warp_;
   int lane_;
-  Epilogue<dtype> epilogue_;
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };

@@ -1,5 +1,5 @@
-// Epilogue: what a consumer warp does with its 16 rows x 256 columns of a finished product: activation in registers, then
-// through the warp's staging area to the intermediate, or to where each result goes.
+// Epilogue: what a consumer warp does with its 16 rows x 256 columns of a finished product: activation in registers,
+// then through the warp's staging area to the intermediate, or to where each result goes.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,20 @@ namespace flashmoe::cuda_backend::hopper {
 template <DType dtype>
 class Epilogue {
  public:
-  /// `staging`: this warp's. `first_row`: of the tile, the first of the warp's 16.
-  __device__ Epilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, char* staging, int first_row)
-      : call_(call), fabric_(fabric), weights_(weights), staging_(staging), first_row_(first_row),
-        lane_(static_cast<int>(threadIdx.x % 32)) {}
+  /// `warp`: of the consumer warps. Made for one tile: the lane is asked for again each time, so that what follows from
+  /// it does not stay in registers through the next product.
+  __device__ Epilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block, int warp)
+      : call_(call), fabric_(fabric), weights_(weights), staging_(block.staging[warp]), first_row_(warp * 16) {
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
+  }
 
   __device__ void store_up(const TaskSlot& slot, Accumulators& d) const {
     const Geometry& g = call_.geometry();
     const int first = static_cast<int>(slot.task.tile) * g.tile.up_columns;
     if (call_.math.weight_on_input) weigh(slot, d);
     if (call_.math.up_bias) {
-      const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * (call_.math.gated ? 2 : 1) * g.intermediate;
+      const int columns = (call_.math.gated ? 2 : 1) * g.intermediate;
+      const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * columns;
       if (call_.math.gated) {
         add_bias<0, kGroups / 2>(d, bias, first, g.intermediate);
         add_bias<kGroups / 2, kGroups>(d, bias + g.intermediate, first - kTileColumns / 2, g.intermediate);
@@ -38,7 +41,8 @@ class Epilogue {
     }
     activate_all(d);
     const std::int64_t row_bytes = std::int64_t{g.intermediate} * 2;
-    char* const rows = call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
+    char* const rows =
+        call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
     const auto row_of = [&](int row) { return rows + row * row_bytes; };
     const int columns = g.intermediate - first;
     store_half<0>(slot, d, row_of, columns);
@@ -151,7 +155,8 @@ class Epilogue {
 #pragma unroll
       for (int pair = 0; pair < kChunkGroups; pair += 2) {
         const int at = 4 * (base + pair);
-        store_matrices(staging + static_cast<std::uint32_t>(matrix_row * 128 + (((pair + lane_ / 16) ^ (matrix_row % 8)) << 4)),
+        const int place = matrix_row * 128 + (((pair + lane_ / 16) ^ (matrix_row % 8)) << 4);
+        store_matrices(staging + static_cast<std::uint32_t>(place),
                        round_pair(d[at], d[at + 1]), round_pair(d[at + 2], d[at + 3]), round_pair(d[at + 4], d[at + 5]),
                        round_pair(d[at + 6], d[at + 7]));
       }
@@ -177,7 +182,8 @@ class Epilogue {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         if (group * 8 < columns) {
-          *reinterpret_cast<float2*>(target + group * 8) = make_float2(d[4 * group + 2 * half], d[4 * group + 2 * half + 1]);
+          const int at = 4 * group + 2 * half;
+          *reinterpret_cast<float2*>(target + group * 8) = make_float2(d[at], d[at + 1]);
         }
       }
     }
@@ -206,8 +212,8 @@ class Epilogue {
         const int row = first + staged % 2 + staged / 2 * 8;
         if (!exists(slot, row)) continue;
         const std::uint64_t place = slot.rows[first_row_ + row];
-        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place), staging_ + staged * kRowBytes, valid / 4,
-                              line_tag(call_.generation, call_.epoch));
+        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place), staging_ + staged * kRowBytes,
+                              valid / 4, line_tag(call_.generation, call_.epoch));
       }
       __syncwarp();
     }

@@ -47,21 +47,30 @@ class Loader {
     const int first = static_cast<int>(slot.local_expert) * rows_an_expert + static_cast<int>(slot.task.tile) * columns;
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
 
+    // The second warpgroup of consumers skips its rows when there are none.
+    if (slot.num_rows > kTileRows / 2) {
+      gather<kRowsEach>(slot, first, second);
+    } else {
+      gather<kRowsEach / 2>(slot, first, second);
+    }
+  }
+
+  /// Every step of k: `rows_each` rows of this lane, and the boxes of weights from rows `first` and `second` on.
+  template <int rows_each>
+  __device__ void gather(const TaskSlot& slot, int first, int second) {
+    constexpr int kStepsAtOnce = 4;  // pointers move once for all of them
+    const int hidden = call_.geometry().hidden;
     const int chunk = lane_ % 8;
     const int first_row = warp_ * 4 + lane_ / 8;
-    const std::uint32_t first_target =
-        static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
-    const char* rows[kRowsEach];
+    const char* rows[rows_each];
 #pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
+    for (int i = 0; i < rows_each; ++i) {
+      // Absent rows are computed as the first one and not stored: rows of a product do not touch each other.
       const int row = first_row + i * kRowsApart;
-      // Absent rows keep what the stage held: rows of a product do not touch each other.
-      rows[i] = row < static_cast<int>(slot.num_rows) ? reinterpret_cast<const char*>(slot.rows[row]) + chunk * 16
-                                                      : nullptr;
+      rows[i] = reinterpret_cast<const char*>(slot.rows[row < static_cast<int>(slot.num_rows) ? row : 0]) + chunk * 16;
     }
-    const int steps = num_steps(call_, slot.task);
-    int rest = g.hidden * 2 - chunk * 16;  // bytes of a row from this lane's part on
-    for (int step = 0; step < steps; ++step, rest -= kStageRowBytes) {
+    const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
+    const auto load_step = [&](int step, int offset, int bytes) {
       block_.empty[stage_.index].wait(stage_.parity ^ 1u);
       Barrier& full = block_.full[stage_.index];
       const std::uint32_t stage = stage_address();
@@ -70,15 +79,25 @@ class Loader {
         load_box(stage + kStageTokenBytes, maps_.up, full, step * kStageElements, first);
         load_box(stage + kStageTokenBytes + kStageWeightBytes / 2, maps_.up, full, step * kStageElements, second);
       }
-      const int bytes = rest > 0 ? 16 : 0;
 #pragma unroll
-      for (int i = 0; i < kRowsEach; ++i) {
-        if (rows[i] == nullptr) continue;
-        copy_16(stage + first_target + static_cast<std::uint32_t>(i * kRowsApart * kStageRowBytes), rows[i], bytes);
-        rows[i] += kStageRowBytes;
+      for (int i = 0; i < rows_each; ++i) {
+        copy_16(stage + target + static_cast<std::uint32_t>(i * kRowsApart * kStageRowBytes), rows[i] + offset, bytes);
       }
       full.arrive_when_copied();
       stage_.advance();
+    };
+    const int steps = num_steps(call_, slot.task);
+    int step = 0;
+    for (; step + kStepsAtOnce <= hidden / kStageElements; step += kStepsAtOnce) {
+#pragma unroll
+      for (int i = 0; i < kStepsAtOnce; ++i) load_step(step + i, i * kStageRowBytes, 16);
+#pragma unroll
+      for (int i = 0; i < rows_each; ++i) rows[i] += kStepsAtOnce * kStageRowBytes;
+    }
+    for (; step < steps; ++step) {
+      load_step(step, 0, step * kStageElements + chunk * 8 < hidden ? 16 : 0);
+#pragma unroll
+      for (int i = 0; i < rows_each; ++i) rows[i] += kStageRowBytes;
     }
   }
 

@@ -17,8 +17,8 @@ constexpr TileShape tile_shape(bool gated) {
   return {.rows = kTileRows, .up_columns = gated ? kTileColumns / 2 : kTileColumns, .down_columns = kTileColumns};
 }
 
-// Warps of a block, in this order: foreman, service, loaders, consumers. (Probes, gathering with 1 / 2 / 4 loader warps:
-// 461 / 620 / 645 TFLOP/s; the fourth warpgroup that four would need costs more, see wgmma().)
+// Warps of a block, in this order: foreman, service, loaders, consumers. (Probes, gathering with 1 / 2 / 4 loader
+// warps: 461 / 620 / 645 TFLOP/s; the fourth warpgroup that four would need costs more, see wgmma().)
 inline constexpr int kForemen = 1;
 inline constexpr int kServiceWarps = 1;
 inline constexpr int kLoaderWarps = 2;
@@ -28,8 +28,8 @@ inline constexpr int kBlockThreads = (kForemen + kServiceWarps + kLoaderWarps + 
 inline constexpr int kFewestBlocks = 3;
 
 // Registers a thread, of the first warpgroup and of the consumers. At launch it is 168.
-inline constexpr int kServiceRegisters = 120;
-inline constexpr int kConsumerRegisters = 192;
+inline constexpr int kServiceRegisters = 136;
+inline constexpr int kConsumerRegisters = 184;
 static_assert(4 * kServiceRegisters + kConsumerWarps * kConsumerRegisters <= kBlockThreads / 32 * 168);
 
 }  // namespace flashmoe::cuda_backend::hopper
