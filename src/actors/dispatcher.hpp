@@ -189,7 +189,7 @@ class Dispatcher {
     std::uint32_t all = 0;
   };
   FLASHMOE_HD Counted counted(int key) const {
-    constexpr int kBatch = 8;  // loads in flight: the sum waits for memory once a batch
+    constexpr int kBatch = 16;  // loads in flight: the sum waits for memory once a batch
     const int chunks = call_.num_planners();
     Counted sums;
     for (int base = 0; base < chunks; base += kBatch) {
@@ -201,6 +201,18 @@ class Dispatcher {
         sums.all += counts[i];
         if (base + i < index_) sums.before += counts[i];
       }
+    }
+    return sums;
+  }
+
+  /// The same of one key for the whole group, its threads side by side over the chunks.
+  FLASHMOE_HD Counted counted_together(const Group& group, int key) const {
+    Counted sums;
+    for (int base = 0; base < call_.num_planners(); base += group.size()) {
+      const int chunk = base + group.index();
+      const std::uint32_t count = chunk < call_.num_planners() ? call_.chunk_counts(chunk)[key] : 0;
+      sums.all += group.scan(count).total;
+      sums.before += group.scan(chunk < index_ ? count : 0).total;
     }
     return sums;
   }
@@ -224,7 +236,7 @@ class Dispatcher {
     }
     if (writes_head) {
       const std::uint32_t num_slots = destination == call_.rank ? static_cast<std::uint32_t>(call_.wave_size(wave_))
-                                                                : counted(destination).all;
+                                                                : counted_together(group, destination).all;
       write_image_head(group, image, num_slots, [image](int local_expert) { return image.counts()[local_expert]; }, nullptr);
     }
     return total;
@@ -233,7 +245,7 @@ class Dispatcher {
   /// Turns chunk-relative slots into the wave's.
   FLASHMOE_HD void rebase_slots(const Group& group) {
     for (int destination = 0; destination < geometry().num_ranks; ++destination) {
-      const std::uint32_t first = counted(destination).before;
+      const std::uint32_t first = counted_together(group, destination).before;
       for (std::int64_t token = chunk_.begin + group.index(); token < chunk_.end; token += group.size()) {
         call_.slot_map(token)[destination] += first;
       }

@@ -50,7 +50,7 @@ FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, co
                                        TokenRange tokens) {
   bool none = true;  // each thread looks at all its ids before the group confers
   for (std::int64_t route = tokens.begin * g.top_k + group.index(); route < tokens.end * g.top_k; route += group.size()) {
-    none = none && ids[route] >= -1 && ids[route] < g.num_experts();
+    none &= static_cast<std::uint32_t>(ids[route]) + 1u <= static_cast<std::uint32_t>(g.num_experts());
   }
   if (group.all(none)) return -1;
   for (std::int64_t base = tokens.begin * g.top_k; base < tokens.end * g.top_k; base += group.size()) {
@@ -64,34 +64,40 @@ FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, co
   return -1;
 }
 
+/// Adds the routes of `tokens` to expert first_expert + e to counts[e], for e < num_experts. The counts are whole once the
+/// group has synced.
+template <class Group>
+FLASHMOE_HD void count_experts(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
+                               int first_expert, int num_experts, std::uint32_t* counts) {
+  const std::int64_t end = tokens.end * g.top_k;
+  for (std::int64_t route = tokens.begin * g.top_k + group.index(); route < end; route += group.size()) {
+    const std::int32_t id = ids[route];
+    if (id >= first_expert && id - first_expert < num_experts) tally(&counts[id - first_expert], 1u);
+  }
+}
+
 /// Counts of a chunk: counts[d] tokens that go to rank d, counts[num_ranks + e] routes to expert e; and the slot
 /// of every token on every rank, counted from the chunk's first (only where the token goes there).
 ///   ids [.. ][top_k] of the wave; slot_map(token) [num_ranks]
 template <class Group, class SlotMap>
 FLASHMOE_HD void count_chunk(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
                              std::uint32_t* counts, const SlotMap& slot_map) {
-  for (int key = group.index(); key < g.num_ranks + g.num_experts(); key += group.size()) counts[key] = 0;
-  group.sync();
-  for (std::int64_t base = tokens.begin; base < tokens.end; base += group.size()) {
-    const std::int64_t token = base + group.index();
-    const bool valid = token < tokens.end;
-    for (int destination = 0; destination < g.num_ranks; ++destination) {
-      const bool goes = valid && goes_to(g, ids + token * g.top_k, destination);
-      const Scan scan = group.scan(goes ? 1u : 0u);
-      if (goes) slot_map(token)[destination] = counts[destination] + scan.before;
-      group.sync();
-      if (group.leader()) counts[destination] += scan.total;
-      group.sync();
-    }
-  }
   std::uint32_t* experts = counts + g.num_ranks;
-  for (std::int64_t base = tokens.begin * g.top_k; base < tokens.end * g.top_k; base += group.size()) {
-    const std::int64_t route = base + group.index();
-    const int expert = route < tokens.end * g.top_k ? ids[route] : -1;
-    const Match match = group.match(expert);
-    if (expert >= 0 && match.index == 0) experts[expert] += static_cast<std::uint32_t>(match.count);
-    group.sync();
+  for (int expert = group.index(); expert < g.num_experts(); expert += group.size()) experts[expert] = 0;
+  group.sync();
+  count_experts(group, g, ids, tokens, 0, g.num_experts(), experts);
+  for (int destination = 0; destination < g.num_ranks; ++destination) {
+    std::uint32_t slots = 0;
+    for (std::int64_t base = tokens.begin; base < tokens.end; base += group.size()) {
+      const std::int64_t token = base + group.index();
+      const bool goes = token < tokens.end && goes_to(g, ids + token * g.top_k, destination);
+      const Scan scan = group.scan(goes ? 1u : 0u);
+      if (goes) slot_map(token)[destination] = slots + scan.before;
+      slots += scan.total;
+    }
+    if (group.leader()) counts[destination] = slots;
   }
+  group.sync();
 }
 
 /// Writes an image's header and counts, and returns the number of entries. `counts_of(e)` is the number of routes
@@ -136,22 +142,39 @@ template <class Group, class ImageOf, class EntriesOf, class SlotOf>
 FLASHMOE_HD void place_routes(const Group& group, const Geometry& g, const Placement& placement,
                               std::uint32_t* cursors, const ImageOf& image_of, const EntriesOf& entries_of,
                               const SlotOf& slot_of) {
-  const std::int64_t end = placement.tokens.end * g.top_k;
-  for (std::int64_t base = placement.tokens.begin * g.top_k; base < end; base += group.size()) {
-    const std::int64_t route = base + group.index();
-    const std::int32_t id = route < end ? placement.ids[route] : -1;
-    const int destination = destination_of(g, id);
-    const bool mine = destination >= 0 && (placement.only_destination < 0 || destination == placement.only_destination);
-    const Match match = group.match(mine ? id : -1);
-    if (mine) {
-      const RouteImage image = image_of(destination);
-      const std::uint32_t position = cursors[id - placement.first_cursor] + static_cast<std::uint32_t>(match.index);
-      image.set_entry(position, {slot_of(route / g.top_k, destination), static_cast<std::uint32_t>(route)});
-      if (placement.weights != nullptr) image.weights(entries_of(destination))[position] = placement.weights[route];
+  constexpr int kAhead = 4;  // ids in flight: their rounds follow each other, their loads need not
+  const auto index = static_cast<std::uint32_t>(group.index());
+  const auto size = static_cast<std::uint32_t>(group.size());
+  const auto top_k = static_cast<std::uint32_t>(g.top_k);
+  const auto end = static_cast<std::uint32_t>(placement.tokens.end) * top_k;
+  std::uint32_t first_route = static_cast<std::uint32_t>(placement.tokens.begin) * top_k;
+  for (; first_route < end; first_route += kAhead * size) {
+    std::int32_t ids[kAhead];
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const std::uint32_t route = first_route + static_cast<std::uint32_t>(i) * size + index;
+      ids[i] = route < end ? placement.ids[route] : -1;
     }
-    group.sync();
-    if (mine && match.index == 0) cursors[id - placement.first_cursor] += static_cast<std::uint32_t>(match.count);
-    group.sync();
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const std::uint32_t base = first_route + static_cast<std::uint32_t>(i) * size;
+      if (base >= end) break;
+      const std::uint32_t route = base + index;
+      const int destination = destination_of(g, ids[i]);
+      const bool mine =
+          destination >= 0 && (placement.only_destination < 0 || destination == placement.only_destination);
+      const Match match = group.match(mine ? ids[i] : -1);
+      std::uint32_t* cursor = mine ? cursors + (ids[i] - placement.first_cursor) : nullptr;
+      if (mine) {
+        const RouteImage image = image_of(destination);
+        const std::uint32_t position = *cursor + static_cast<std::uint32_t>(match.index);
+        image.set_entry(position, {slot_of(route / top_k, destination), route});
+        if (placement.weights != nullptr) image.weights(entries_of(destination))[position] = placement.weights[route];
+      }
+      group.sync();
+      if (mine && match.index == 0) *cursor += static_cast<std::uint32_t>(match.count);
+      group.sync();
+    }
   }
 }
 

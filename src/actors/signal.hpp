@@ -45,6 +45,13 @@ FLASHMOE_HD inline T join(T* counter, T amount) {
   return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_acq_rel);
 }
 
+/// Adds to a counter that the threads of one group share: nothing waits for the sum before they sync.
+/// Memory ordering: relaxed.
+template <class T>
+FLASHMOE_HD inline void tally(T* counter, T amount) {
+  detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
+}
+
 /// Replaces the value of a counter that one actor owns; others observe it.
 /// Memory ordering: release, within the rank.
 template <class T>

@@ -203,14 +203,8 @@ class Subscriber {
     std::uint32_t* counts = call_.expert_counts();
     for (int expert = group.index(); expert < g.num_local_experts; expert += group.size()) counts[expert] = 0;
     group.sync();
-    for (std::int64_t base = 0; base < num_tokens * g.top_k; base += group.size()) {
-      const std::int64_t route = base + group.index();
-      const std::int32_t id = route < num_tokens * g.top_k ? ids[route] : -1;
-      const int expert = destination_of(g, id) == call_.rank ? id - first_expert : -1;
-      const Match match = group.match(expert);
-      if (expert >= 0 && match.index == 0) counts[expert] += static_cast<std::uint32_t>(match.count);
-      group.sync();
-    }
+    count_experts(group, g, ids, {0, num_tokens}, first_expert, g.num_local_experts, counts);
+    group.sync();
     std::uint32_t* offsets = call_.expert_offsets(wave_slot);
     const std::uint32_t entries =
         write_image_head(group, image, num_slots, [counts](int expert) { return counts[expert]; }, offsets);

@@ -47,7 +47,7 @@ __device__ void run_actor(const KernelArgs& args, const Call& call, const Group&
   }
 }
 
-/// A dispatcher and its combiner take turns on one warp.
+/// A dispatcher and its combiner on one warp. What the dispatcher can do comes first: others wait for it.
 template <DType dtype>
 __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index) {
   const ElementWarp<dtype> group;
@@ -61,7 +61,7 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
   Step combined = Step::idle;
   while (dispatched != Step::finished || combined != Step::finished) {
     if (dispatched != Step::finished) dispatched = dispatcher->step(group);
-    if (combined != Step::finished) combined = combiner.step(group);
+    if (dispatched != Step::advanced && combined != Step::finished) combined = combiner.step(group);
     if (dispatched == Step::advanced || combined == Step::advanced) {
       watch.reset();
     } else if (dispatched == Step::failed || watch.must_stop(group)) {

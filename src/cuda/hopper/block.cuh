@@ -43,16 +43,17 @@ struct BlockMemory {
   Traffic traffic;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
   Barrier empty[kStages];      ///< every consumer warp
+  // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
-  Barrier done[kTaskSlots];    ///< every loader warp and every consumer warp
-  std::uint32_t num_started;   ///< tasks the loaders have begun; read without order, as a hint
+  Barrier begun[kTaskSlots];   ///< one loader thread
+  Barrier done[kTaskSlots];    ///< every loader and every consumer
 
   __device__ void init_barriers() {
     for (Barrier& barrier : full) barrier.init(1 + kLoaderWarps * 32);
     for (Barrier& barrier : empty) barrier.init(kConsumerWarps);
-    for (Barrier& barrier : filled) barrier.init(1);
-    for (Barrier& barrier : done) barrier.init(kLoaderWarps + kConsumerWarps);
-    num_started = 0;
+    for (Barrier& barrier : filled) barrier.init(32);
+    for (Barrier& barrier : begun) barrier.init(1);
+    for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     fence_barrier_init();
   }
 };

@@ -32,8 +32,7 @@ class Consumer {
       } else {
         run_tile(slot);
       }
-      __syncwarp();
-      if (lane_ == 0) block_.done[slot_.index].arrive();
+      block_.done[slot_.index].arrive();
       slot_.advance();
     }
   }

@@ -52,6 +52,11 @@ class Foreman {
            group.all(block_.done[num_completed_ % kTaskSlots].test(parity_of(num_completed_)));
   }
 
+  __device__ bool all_begun() const {
+    const std::uint32_t last = num_filled_ - 1;
+    return num_filled_ == 0 || block_.begun[last % kTaskSlots].test(parity_of(last));
+  }
+
   __device__ Step complete(const WarpGroup& group) {
     if (!completion_.idle()) {
       const Step step = completion_.step(group);
@@ -69,8 +74,7 @@ class Foreman {
   /// begun all tasks before it, so that no block hoards tasks.
   __device__ Step take_in(const WarpGroup& group) {
     if (!claimed_) {
-      const std::uint32_t started = *static_cast<const volatile std::uint32_t*>(&block_.num_started);
-      if (!group.all(num_filled_ - num_completed_ < kTaskSlots && started == num_filled_)) return Step::idle;
+      if (!group.all(num_filled_ - num_completed_ < kTaskSlots && all_begun())) return Step::idle;
       ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
       claimed_ = true;
     }
@@ -98,8 +102,7 @@ class Foreman {
       case TaskKind::exit: exiting_ = true; break;
     }
     if (group.leader()) slot.task = task;
-    group.sync();
-    if (group.leader()) block_.filled[num_filled_ % kTaskSlots].arrive();
+    block_.filled[num_filled_ % kTaskSlots].arrive();
     if (!exiting_) ++num_filled_;
   }
 

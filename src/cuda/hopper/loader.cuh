@@ -20,14 +20,13 @@ class Loader {
       block_.filled[slot_.index].wait(slot_.parity);
       const TaskSlot& slot = block_.slots[slot_.index];
       if (slot.task.kind == TaskKind::exit) return;
-      if (asks()) *static_cast<volatile std::uint32_t*>(&block_.num_started) = ++num_started_;
+      if (asks()) block_.begun[slot_.index].arrive();
       if (slot.task.kind == TaskKind::up) {
         load_up(slot);
       } else if (slot.task.kind == TaskKind::down) {
         load_down(slot);
       }
-      __syncwarp();
-      if (lane_ == 0) block_.done[slot_.index].arrive();
+      block_.done[slot_.index].arrive();
       slot_.advance();
     }
   }
@@ -128,7 +127,6 @@ class Loader {
   int lane_;
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
-  std::uint32_t num_started_ = 0;
 };
 
 }  // namespace flashmoe::cuda_backend::hopper

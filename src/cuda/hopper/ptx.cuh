@@ -32,18 +32,25 @@ struct Barrier {
   __device__ void arrive_when_copied() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
   }
-  /// Whether the phase of this parity is complete.
+  /// Whether the phase of this parity is complete; answers at once.
   __device__ bool test(std::uint32_t parity) const {
     std::uint32_t complete;
     asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+        "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
         : "=r"(complete)
         : "r"(address()), "r"(parity)
         : "memory");
     return complete != 0;
   }
+  /// Sleeps until the phase of this parity is complete.
   __device__ void wait(std::uint32_t parity) const {
-    while (!test(parity)) {
+    std::uint32_t complete = 0;
+    while (complete == 0) {
+      asm volatile(
+          "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+          : "=r"(complete)
+          : "r"(address()), "r"(parity)
+          : "memory");
     }
   }
 };
