@@ -119,9 +119,12 @@ typedef struct flashmoe_router_config {
 typedef struct flashmoe_router_parameters {
   size_t struct_size;
   int32_t hidden;
-  const float* weight;         /* [num_experts][hidden] or NULL: the router takes logits only */
+  const void* weight;          /* [num_experts][hidden] of weight_dtype or NULL: the router takes logits only */
   const float* bias;           /* [num_experts] or NULL */
   const float* selection_bias; /* [num_experts] or NULL */
+  int32_t weight_dtype;        /* FLASHMOE_FP32 ... */
+  int32_t backend;             /* FLASHMOE_BACKEND_CPU: the parameters are copied. _CUDA: used where they lie */
+  int32_t device;              /* the GPU of FLASHMOE_BACKEND_CUDA */
 } flashmoe_router_parameters;
 
 typedef struct flashmoe_router flashmoe_router;
@@ -130,25 +133,28 @@ FLASHMOE_API void flashmoe_router_config_init_sized(flashmoe_router_config* conf
 static inline void flashmoe_router_config_init(flashmoe_router_config* config) {
   flashmoe_router_config_init_sized(config, sizeof *config);
 }
+FLASHMOE_API void flashmoe_router_parameters_init_sized(flashmoe_router_parameters* parameters, size_t struct_size);
 static inline void flashmoe_router_parameters_init(flashmoe_router_parameters* parameters) {
-  memset(parameters, 0, sizeof *parameters);
-  parameters->struct_size = sizeof *parameters;
+  flashmoe_router_parameters_init_sized(parameters, sizeof *parameters);
 }
 FLASHMOE_API flashmoe_status flashmoe_router_config_validate(const flashmoe_router_config* config);
 
-/* Copies the parameters; NULL: none. */
+/* `parameters` NULL: none, on backend cpu. */
 FLASHMOE_API flashmoe_status flashmoe_router_create(const flashmoe_router_config* config,
                                                     const flashmoe_router_parameters* parameters,
                                                     flashmoe_router** router);
 FLASHMOE_API void flashmoe_router_destroy(flashmoe_router* router);
 
-/* Routes of hidden states. x [num_tokens][hidden] of dtype; topk_ids, topk_weights [num_tokens][top_k] out. */
+/* Routes of hidden states. x [num_tokens][hidden] of dtype; topk_ids, topk_weights [num_tokens][top_k] out. Backend
+ * cuda: launched on `stream`, a cudaStream_t (NULL: the default stream), without waiting. */
 FLASHMOE_API flashmoe_status flashmoe_router_route(const flashmoe_router* router, int32_t dtype, const void* x,
-                                                   int64_t num_tokens, int32_t* topk_ids, float* topk_weights);
+                                                   int64_t num_tokens, int32_t* topk_ids, float* topk_weights,
+                                                   void* stream);
 
 /* Routes of logits [num_tokens][num_experts]. */
 FLASHMOE_API flashmoe_status flashmoe_router_route_logits(const flashmoe_router* router, const float* logits,
-                                                          int64_t num_tokens, int32_t* topk_ids, float* topk_weights);
+                                                          int64_t num_tokens, int32_t* topk_ids, float* topk_weights,
+                                                          void* stream);
 
 /* ---- Models: flashmoe/model_config.hpp ---- */
 
@@ -178,6 +184,7 @@ typedef struct flashmoe_group_options {
   int32_t num_threads;
   double deadline_seconds;
   double meeting_seconds;
+  int32_t first_device; /* of FLASHMOE_BACKEND_CUDA, all ranks in this process */
 } flashmoe_group_options;
 
 typedef struct flashmoe_group flashmoe_group;
@@ -215,6 +222,8 @@ typedef struct flashmoe_call {
   const int32_t* topk_ids;   /* [num_tokens][top_k] */
   const float* topk_weights; /* [num_tokens][top_k] */
   void* y;                   /* [num_tokens][hidden] out */
+  void* stream;              /* flashmoe_layer_enqueue(): a cudaStream_t; NULL: the default stream */
+  const int64_t* gpu_tokens; /* flashmoe_layer_enqueue(): GPU memory, rows of x that count; NULL: all */
 } flashmoe_call;
 
 typedef struct flashmoe_call_stats {
@@ -246,6 +255,7 @@ typedef struct flashmoe_layer_info {
   size_t heap_bytes;
   size_t local_bytes;
   size_t num_heap_regions;
+  int32_t device; /* the rank's GPU; -1 on FLASHMOE_BACKEND_CPU */
 } flashmoe_layer_info;
 
 typedef struct flashmoe_heap_region {
@@ -287,6 +297,12 @@ FLASHMOE_API void flashmoe_layer_destroy(flashmoe_layer* layer);
 /* Collective; blocks until y is done. `stats` may be NULL. */
 FLASHMOE_API flashmoe_status flashmoe_layer_forward(flashmoe_layer* layer, const flashmoe_call* call,
                                                     flashmoe_call_stats* stats);
+
+/* FLASHMOE_BACKEND_CUDA: launches the call and returns at once; Layer::enqueue() of the header says how. */
+FLASHMOE_API flashmoe_status flashmoe_layer_enqueue(flashmoe_layer* layer, const flashmoe_call* call);
+
+/* Fails as a call did that has finished by now; waits for none. */
+FLASHMOE_API flashmoe_status flashmoe_layer_check_calls(const flashmoe_layer* layer);
 
 FLASHMOE_API flashmoe_status flashmoe_layer_get_info(const flashmoe_layer* layer, flashmoe_layer_info* info);
 

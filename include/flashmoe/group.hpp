@@ -32,6 +32,7 @@ constexpr std::string_view to_string(EngineKind engine) {
 struct GroupOptions {
   BackendKind backend = BackendKind::cpu;
   EngineKind engine = EngineKind::automatic;  ///< the same on all ranks; on backend cpu automatic alone
+  int first_device = 0;            ///< backend cuda, all ranks here: rank r is on GPU first_device + r, modulo their number
   double deadline_seconds = 30.0;  ///< a call in which no rank gets on for so long ends with Timeout; above 0
   double meeting_seconds = 120.0;  ///< how long processes wait for each other to join and to create a layer; above 0
 

@@ -19,6 +19,13 @@ struct LayerOptions {
   double deadline_seconds = 0;  ///< of this layer's calls; 0: the group's
 };
 
+/// Where and how a call is launched.
+struct StreamCall {
+  void* stream = nullptr;                    ///< a cudaStream_t of the rank's GPU; null: its default stream
+  std::int64_t max_tokens = 0;               ///< as of forward()
+  const std::int64_t* num_tokens = nullptr;  ///< GPU memory: rows of x that count, at most x.num_rows; null: all
+};
+
 struct HeapRegionInfo {
   std::string name;
   std::size_t offset_bytes = 0;
@@ -28,6 +35,7 @@ struct HeapRegionInfo {
 /// What a layer holds and how it will run.
 struct LayerInfo {
   std::string engine;                        ///< who computes the tiles
+  int device = -1;                           ///< the rank's GPU; -1 on backend cpu
   std::string plan;                          ///< forms and sizes of a call of max_tokens, and why, in one sentence
   WireForm wire_form = WireForm::counted;         ///< of a call of max_tokens
   ResultForm result_form = ResultForm::per_route; ///< the same
@@ -69,6 +77,17 @@ class FLASHMOE_API Layer {
   /// another one failed, and Timeout when nobody gets on for the deadline: after these three the heap is dead, every
   /// later call on it throws Timeout with the first record, and new layers get a new heap.
   CallStats forward(ConstRows x, RoutingView routing, Rows y, std::int64_t max_tokens = 0);
+
+  /// Backend cuda: launches the call on a stream and returns at once; y is done in the order of the stream. The call is
+  /// one launch and allocates nothing. It may be captured into a graph, which reads tensors and *num_tokens when it is
+  /// replayed; graphs of layers that share a heap must not run at once.
+  /// Throws InvalidArgument as forward(), and on backend cpu. What goes wrong later (a wrong id, ranks that disagree,
+  /// nobody gets on for the deadline) leaves y undefined and the heap dead: the next call of a layer on it throws it, and
+  /// check_calls() does.
+  void enqueue(ConstRows x, RoutingView routing, Rows y, const StreamCall& where);
+
+  /// Throws what a call that has finished by now ended with; waits for none.
+  void check_calls() const;
 
   const LayerInfo& info() const;
   const Problem& problem() const;

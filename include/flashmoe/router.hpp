@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
-#include <vector>
 
 #include "flashmoe/export.hpp"
+#include "flashmoe/group.hpp"
 #include "flashmoe/types.hpp"
 #include "flashmoe/views.hpp"
 
@@ -57,31 +58,51 @@ FLASHMOE_API void route_logits(const RouterConfig& config, std::int64_t num_toke
 /// What a checkpoint stores of a router.
 struct RouterParameters {
   int hidden = 0;
-  const float* weight = nullptr;          // [num_experts][hidden] or null: the router takes logits only
+  const void* weight = nullptr;           // [num_experts][hidden] of weight_dtype, or null: the router takes logits only
   const float* bias = nullptr;            // [num_experts] or null, added to the logits
   const float* selection_bias = nullptr;  // [num_experts] or null, see route_logits()
+  DType weight_dtype = DType::fp32;
 };
 
-/// A router with its parameters, which it copies. Immutable, so safe from any thread.
+/// Where a router runs, and so where its parameters and the tensors of its calls lie.
+struct RouterPlace {
+  BackendKind backend = BackendKind::cpu;
+  int device = 0;  ///< backend cuda: the GPU
+};
+
+class RouterEngine;
+
+/// A router with its parameters. Immutable, so safe from any thread; copies share the parameters.
+///
+/// Backend cpu copies the parameters, and sums logits in double. Backend cuda uses them where they lie, unchanged and
+/// alive as long as the router; a call is one launch on `stream` (a cudaStream_t; null: the default stream), returns at
+/// once, allocates nothing and may be captured. It sums logits in fp32 in an order that depends on hidden alone, so a
+/// token's routes do not depend on the rest of the batch. It takes at most 1024 experts in at most 32 groups, x and
+/// weight of one dtype (bf16, fp16 or fp32) in memory aligned to 16 bytes, and a hidden that is a multiple of 8.
 class FLASHMOE_API Router {
  public:
-  /// Throws InvalidArgument when the configuration breaks a rule, or a parameter does not go with it.
-  explicit Router(const RouterConfig& config, const RouterParameters& parameters = {});
+  /// Throws InvalidArgument when the configuration breaks a rule, or a parameter does not go with it or with the place;
+  /// CudaError as require_backend(), and for a device that this process does not see.
+  explicit Router(const RouterConfig& config, const RouterParameters& parameters = {}, const RouterPlace& place = {});
 
-  /// Routes of hidden states: logits = x W^T + bias, accumulated in double, then route_logits().
+  /// Routes of hidden states: logits = x W^T + bias, then route_logits().
   ///   x [num_tokens][hidden] of `dtype`; topk_ids, topk_weights [num_tokens][top_k] out
-  /// Throws InvalidArgument when the router was made without `weight` or a pointer is null.
-  void route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights) const;
+  /// Throws InvalidArgument when the router was made without `weight`, a pointer is null, not aligned, or not of the
+  /// place's memory, or the place does not take the dtype.
+  void route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights, void* stream = nullptr) const;
 
   /// Routes of logits that somebody else computed: [num_tokens][num_experts] fp32.
-  void route_logits(std::int64_t num_tokens, const float* logits, std::int32_t* topk_ids, float* topk_weights) const;
+  void route_logits(std::int64_t num_tokens, const float* logits, std::int32_t* topk_ids, float* topk_weights,
+                    void* stream = nullptr) const;
 
   const RouterConfig& config() const { return config_; }
+  const RouterPlace& place() const { return place_; }
 
  private:
   RouterConfig config_;
-  int hidden_ = 0;
-  std::vector<float> weight_, bias_, selection_bias_;
+  RouterPlace place_;
+  bool has_weight_ = false;
+  std::shared_ptr<const RouterEngine> engine_;
 };
 
 }  // namespace flashmoe

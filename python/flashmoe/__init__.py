@@ -15,9 +15,8 @@ from .errors import (
 )
 from .group import Group
 from .layer import CallStats, Layer, LayerInfo, Problem, load_config, preset, preset_names
-from .page import (
-    ActivationType, DataType, InitArgs, MLPType, MoEForwardArgs, finalize, forward, get_local_rank, initialize,
-)
+from .launch import get_local_rank
+from .page import ActivationType, DataType, InitArgs, MLPType, MoEForwardArgs, finalize, forward, initialize
 from .routing import Router, route
 
 if TYPE_CHECKING:

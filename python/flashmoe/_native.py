@@ -57,7 +57,7 @@ class RouterConfig(ctypes.Structure):
 class RouterParameters(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("hidden", c_int32), ("weight", c_void_p), ("bias", c_void_p),
-        ("selection_bias", c_void_p),
+        ("selection_bias", c_void_p), ("weight_dtype", c_int32), ("backend", c_int32), ("device", c_int32),
     ]
 
 
@@ -65,6 +65,7 @@ class GroupOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("backend", c_int32), ("num_dispatchers", c_int32), ("num_processors", c_int32),
         ("num_threads", c_int32), ("deadline_seconds", c_double), ("meeting_seconds", c_double),
+        ("first_device", c_int32),
     ]
 
 
@@ -77,7 +78,8 @@ class Weights(ctypes.Structure):
 class Call(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("num_tokens", c_int64), ("max_tokens", c_int64), ("x", c_void_p),
-        ("topk_ids", c_void_p), ("topk_weights", c_void_p), ("y", c_void_p),
+        ("topk_ids", c_void_p), ("topk_weights", c_void_p), ("y", c_void_p), ("stream", c_void_p),
+        ("gpu_tokens", c_void_p),
     ]
 
 
@@ -95,6 +97,7 @@ class LayerInfo(ctypes.Structure):
         ("struct_size", c_size_t), ("engine", c_char_p), ("plan", c_char_p), ("wire_form", c_int32),
         ("result_form", c_int32), ("wave_tokens", c_int64), ("lined_tokens", c_int64), ("wave_ring", c_int32),
         ("heap_bytes", c_size_t), ("local_bytes", c_size_t), ("num_heap_regions", c_size_t),
+        ("device", c_int32),
     ]
 
 
@@ -108,10 +111,11 @@ _FUNCTIONS = {
     "flashmoe_problem_validate": ("status", [POINTER(Problem)]),
     "flashmoe_router_config_init_sized": (None, [POINTER(RouterConfig), c_size_t]),
     "flashmoe_router_config_validate": ("status", [POINTER(RouterConfig)]),
+    "flashmoe_router_parameters_init_sized": (None, [POINTER(RouterParameters), c_size_t]),
     "flashmoe_router_create": ("status", [POINTER(RouterConfig), POINTER(RouterParameters), _OUT]),
     "flashmoe_router_destroy": (None, [_HANDLE]),
-    "flashmoe_router_route": ("status", [_HANDLE, c_int32, c_void_p, c_int64, c_void_p, c_void_p]),
-    "flashmoe_router_route_logits": ("status", [_HANDLE, c_void_p, c_int64, c_void_p, c_void_p]),
+    "flashmoe_router_route": ("status", [_HANDLE, c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p]),
+    "flashmoe_router_route_logits": ("status", [_HANDLE, c_void_p, c_int64, c_void_p, c_void_p, c_void_p]),
     "flashmoe_num_presets": (c_size_t, []),
     "flashmoe_preset_name": (c_char_p, [c_size_t]),
     "flashmoe_preset": (
@@ -126,6 +130,8 @@ _FUNCTIONS = {
         "status", [_HANDLE, c_int32, POINTER(Problem), POINTER(Weights), c_double, _OUT]),
     "flashmoe_layer_destroy": (None, [_HANDLE]),
     "flashmoe_layer_forward": ("status", [_HANDLE, POINTER(Call), POINTER(CallStats)]),
+    "flashmoe_layer_enqueue": ("status", [_HANDLE, POINTER(Call)]),
+    "flashmoe_layer_check_calls": ("status", [_HANDLE]),
     "flashmoe_layer_get_info": ("status", [_HANDLE, POINTER(LayerInfo)]),
 }
 

@@ -4,7 +4,7 @@ import ctypes
 import uuid
 from typing import Any, Literal, Optional
 
-from . import _native
+from . import _native, launch
 from .errors import FabricError
 
 Backend = Literal["cpu", "cuda"]
@@ -16,11 +16,12 @@ class Group:
     Args:
         num_ranks: 1..64.
         backend: "cpu" (threads, host memory) or "cuda" (GPUs, device memory).
+        first_device: CUDA backend: rank r is on GPU first_device + r, modulo their number.
         num_processors: CPU backend: actors per rank that compute tiles, 1..64.
         num_threads: CPU backend: threads per rank that step its actors, the caller's among them; 0: one an actor.
         deadline_seconds: a call in which no rank gets on for so long ends with Timeout.
 
-    Group.join(), Group.from_torch() and Group.from_mpi() make groups of processes.
+    Group.join(), from_torch(), from_mpi() and from_launcher() make groups of processes.
 
     Raises InvalidArgument for options out of range, CudaError when this build or machine cannot run the backend.
     """
@@ -30,9 +31,9 @@ class Group:
     rank: Optional[int]
     """This process's rank in a group of processes, None where all ranks are here."""
 
-    def __init__(self, num_ranks: int = 1, *, backend: Backend = "cpu", num_processors: int = 1, num_threads: int = 1,
-                 deadline_seconds: float = 30.0):
-        options = _options(backend, num_processors=num_processors, num_threads=num_threads,
+    def __init__(self, num_ranks: int = 1, *, backend: Backend = "cpu", first_device: int = 0,
+                 num_processors: int = 1, num_threads: int = 1, deadline_seconds: float = 30.0):
+        options = _options(backend, first_device=first_device, num_processors=num_processors, num_threads=num_threads,
                            deadline_seconds=deadline_seconds)
         handle = _native.Handle("group_create_local", _native.integer("num_ranks", num_ranks), ctypes.byref(options))
         self._set(handle, num_ranks, backend, None)
@@ -83,6 +84,17 @@ class Group:
         distributed.broadcast_object_list(group_id, group=process_group, group_src=0)
         device = torch.cuda.current_device() if device is None else device
         return cls.join(group_id[0], rank, num_ranks, device, **options)
+
+    @classmethod
+    def from_launcher(cls, *, device: Optional[int] = None, **options: float) -> "Group":
+        """join() of the processes that torchrun, mpirun or srun has started, as their environment says.
+
+        Every process calls, and makes its groups in the same order. Arguments as of from_torch(), but that device None
+        is get_local_rank().
+        """
+        rank, num_ranks, local_rank = launch.launched_as()
+        device = local_rank if device is None else device
+        return cls.join(launch.next_group_id(), rank, num_ranks, device, **options)
 
     @classmethod
     def from_mpi(cls, communicator: Any, *, device: int, **options: float) -> "Group":

@@ -104,6 +104,8 @@ class LayerInfo:
 
     engine: str
     """Who computes the tiles."""
+    device: int
+    """The rank's GPU; -1 on the CPU backend."""
     plan: str
     """Forms and sizes of a call of max_tokens, and why, in one sentence."""
     wire_form: str
@@ -159,11 +161,12 @@ class Layer:
         down: its second matrices [num_local_experts][hidden][intermediate].
         up_bias: fp32 [num_local_experts][up_columns], where the problem has it.
         down_bias: fp32 [num_local_experts][hidden], where the problem has it.
-        group: the ranks; None: this one alone, on the CPU.
+        group: the ranks; None: this one alone, where `up` lies.
         rank: which of them this is; None: this process's rank of a group of processes, else 0.
         deadline_seconds: of this layer's calls; 0: the group's.
 
-    The weights are not copied: they stay alive with the layer, and changes of their values are seen by later calls.
+    With the CUDA backend all tensors lie on the rank's GPU (info.device). The weights are not copied: they stay alive
+    with the layer, and changes of their values are seen by later calls.
 
     Raises InvalidArgument (InvalidDType for a type) when the problem breaks a rule or a tensor does not fit it,
     FabricError when another rank's layer of the same number has another problem, OutOfMemory without memory for a heap.
@@ -174,31 +177,21 @@ class Layer:
                  deadline_seconds: float = 0.0):
         self._lock = threading.Lock()
         self.problem = problem
-        self._group = Group(problem.num_ranks) if group is None else group
-        self.rank = rank_in(group, rank)
         native_problem = problem._to_native()
         problem.validate()
-        storage = storage_dtype(problem.dtype)
-        experts = problem.num_local_experts
-        shapes = {
-            "up": (up, (experts, problem.up_columns, problem.hidden), storage),
-            "down": (down, (experts, problem.hidden, problem.intermediate), storage),
-            "up_bias": (up_bias, (experts, problem.up_columns), "fp32"),
-            "down_bias": (down_bias, (experts, problem.hidden), "fp32"),
-        }
-        views = {
-            name: tensors.require(tensor, name, shape, dtype, self._group.backend)
-            for name, (tensor, shape, dtype) in shapes.items() if tensor is not None
-        }
-        self._weights = views
+        self._group = _group_beside(up, problem.num_ranks) if group is None else group
+        self.rank = rank_in(group, rank)
+        self._weights = weight_views(problem, self._group.backend, up, down, up_bias, down_bias)
         weights = _native.initialised(_native.Weights)
-        for name, got in views.items():
+        for name, got in self._weights.items():
             setattr(weights, name, got.pointer)
         self._handle: Optional[_native.Handle] = _native.Handle(
             "layer_create", self._group._handle, self.rank, ctypes.byref(native_problem), ctypes.byref(weights),
             deadline_seconds)
+        self._device = "cpu" if self._group.backend == "cpu" else f"cuda:{self.info.device}"
 
-    def forward(self, x: Any, topk_weights: Any, topk_ids: Any, *, out: Any = None, max_tokens: int = 0) -> Any:
+    def forward(self, x: Any, topk_weights: Any, topk_ids: Any, *, out: Any = None, max_tokens: int = 0,
+                num_tokens: Any = None) -> Any:
         """Runs the layer on this rank's tokens. Collective: every rank calls, with no tokens too.
 
         Args:
@@ -207,18 +200,49 @@ class Layer:
             topk_ids: int32 [num_tokens][top_k], global expert ids; -1: none. An expert may repeat.
             out: [num_tokens][hidden], written and returned; None: a new tensor (torch and NumPy).
             max_tokens: at least every rank's num_tokens, the same on all ranks; 0: the problem's.
+            num_tokens: CUDA backend: int64 tensor of one element on the GPU, how many rows of x count (the others of
+                `out` are left alone); None: all. A captured call reads it when its graph is replayed.
 
-        Blocks until the result is there. No gradients. Raises InvalidArgument (InvalidDType) on arguments that do not
-        fit, before anything is sent; InvalidArgument on a wrong id, FabricError when ranks disagree about the call or
-        another one failed, Timeout when nobody gets on for the deadline: after these three the heap is dead, every
-        later call of its layers raises Timeout, and new layers get a new heap.
+        On the CPU backend it blocks until the result is there. On the CUDA backend it is one launch on torch's current
+        stream (the default stream for tensors of other libraries), returns at once, allocates nothing but `out`, and
+        may be captured into a CUDA graph; graphs of layers that share a heap must not run at once. No gradients.
+
+        Raises InvalidArgument (InvalidDType) on arguments that do not fit, before anything is sent; InvalidArgument on
+        a wrong id, FabricError when ranks disagree about the call or another one failed, Timeout when nobody gets on
+        for the deadline: after these three the heap is dead, every later call of its layers raises (on the CUDA backend
+        the first is one of these), and new layers get a new heap.
         """
-        self.run(x, topk_weights, topk_ids, out := self._output(x, out), max_tokens)
+        out = self._output(x, out)
+        if self._device == "cpu":
+            if num_tokens is not None:
+                raise InvalidArgument("num_tokens is for layers on the CUDA backend: pass the rows of x that count")
+            self.run(x, topk_weights, topk_ids, out, max_tokens)
+            return out
+        call = self._call(x, topk_weights, topk_ids, out, max_tokens)
+        call.stream = tensors.stream_of(x, self._device)
+        if num_tokens is not None:
+            call.gpu_tokens = tensors.require(num_tokens, "num_tokens", (1,), "int64", self._device).pointer
+        with self._lock:
+            _native.call("flashmoe_layer_enqueue", self._open_handle(), ctypes.byref(call))
         return out
 
     def run(self, x: Any, topk_weights: Any, topk_ids: Any, out: Any, max_tokens: int = 0) -> CallStats:
-        """forward() into `out`, returning what the call did."""
-        problem, device = self.problem, self._group.backend
+        """forward() into `out`, which blocks on either backend and returns what the call did."""
+        call = self._call(x, topk_weights, topk_ids, out, max_tokens)
+        if self._device != "cpu":
+            _wait_for_stream(x)
+        stats = _native.initialised(_native.CallStats)
+        with self._lock:
+            _native.call("flashmoe_layer_forward", self._open_handle(), ctypes.byref(call), ctypes.byref(stats))
+        return CallStats(**_fields_of(CallStats, stats))
+
+    def check_calls(self) -> None:
+        """Raises what a call of forward() that has finished by now ended with (CUDA backend); waits for none."""
+        with self._lock:
+            _native.call("flashmoe_layer_check_calls", self._open_handle())
+
+    def _call(self, x: Any, topk_weights: Any, topk_ids: Any, out: Any, max_tokens: int) -> _native.Call:
+        problem, device = self.problem, self._device
         storage = storage_dtype(problem.dtype)
         for name, tensor in (("x", x), ("topk_weights", topk_weights)):
             refuse_gradient(name, tensor)
@@ -236,12 +260,7 @@ class Layer:
         _native.set_number(call, "max_tokens", max_tokens)
         for name, got in views.items():
             setattr(call, name, got.pointer)
-        if device == "cuda":
-            _wait_for_stream(x)
-        stats = _native.initialised(_native.CallStats)
-        with self._lock:
-            _native.call("flashmoe_layer_forward", self._open_handle(), ctypes.byref(call), ctypes.byref(stats))
-        return CallStats(**_fields_of(CallStats, stats))
+        return call
 
     @property
     def info(self) -> LayerInfo:
@@ -251,7 +270,7 @@ class Layer:
             return LayerInfo(**_fields_of(LayerInfo, info))
 
     def forget_weights(self) -> None:
-        """Lets go of the weights: the layer keeps its heap alive for others of its geometry, and cannot be called."""
+        """Lets go of the weights: from now on whoever calls the layer keeps them where they are meanwhile."""
         with self._lock:
             self._weights = {}
 
@@ -270,8 +289,6 @@ class Layer:
     def _open_handle(self) -> _native.Handle:
         if self._handle is None:
             raise InvalidArgument("the layer is closed: make a new one")
-        if not self._weights:
-            raise InvalidArgument("the layer has let go of its weights: make a new one")
         return self._handle
 
     def _output(self, x: Any, out: Any) -> Any:
@@ -281,6 +298,29 @@ class Layer:
 def storage_dtype(dtype: str) -> str:
     """The type of the elements in memory."""
     return "fp32" if dtype == "tf32" else dtype
+
+
+def weight_views(problem: Problem, device: str, up: Any, down: Any, up_bias: Any = None,
+                 down_bias: Any = None) -> dict[str, tensors.View]:
+    """The memory of a rank's weights, without the biases that are None. Raises as Layer."""
+    storage, experts = storage_dtype(problem.dtype), problem.num_local_experts
+    shapes = {
+        "up": (up, (experts, problem.up_columns, problem.hidden), storage),
+        "down": (down, (experts, problem.hidden, problem.intermediate), storage),
+        "up_bias": (up_bias, (experts, problem.up_columns), "fp32"),
+        "down_bias": (down_bias, (experts, problem.hidden), "fp32"),
+    }
+    return {
+        name: tensors.require(tensor, name, shape, dtype, device)
+        for name, (tensor, shape, dtype) in shapes.items() if tensor is not None
+    }
+
+
+def _group_beside(tensor: Any, num_ranks: int) -> Group:
+    """Of the backend and GPU of a tensor; the CPU's for one that is refused later."""
+    if tensor is not None and (got := tensors.view(tensor, "up")).device == "cuda":
+        return Group(num_ranks, backend="cuda", first_device=got.device_index)
+    return Group(num_ranks)
 
 
 def refuse_gradient(name: str, tensor: Any) -> None:

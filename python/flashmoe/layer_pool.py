@@ -7,71 +7,97 @@ import threading
 from typing import Any, Iterator
 
 from . import layer as layers
-from .errors import InvalidArgument
 from .group import Group
 
 _MOST_THREADS = 16
 _WORK_OF_THREADS = 1 << 26  # multiplications of a call from which on waking other threads pays
+_MOST_LAYERS = 256
+
+
+class _Kept:
+    """Layers of one problem on one device, which keep its heap alive, by where their weights lie. The last used come last."""
+
+    def __init__(self) -> None:
+        self.layers: collections.OrderedDict[tuple[int, ...], layers.Layer] = collections.OrderedDict()
+        self.num_bytes = 0
+        self.captured = False  # by a CUDA graph, which replays on the heap
 
 
 class LayerPool:
-    """Makes a layer for a call and lets go of it afterwards, so that no weights are kept.
+    """Finds or makes a layer for a call.
 
-    Heaps are, because making one costs more than a call: those of the most recent problems that fit into `most_bytes`
-    together, and the last one anyway.
+    A layer is known by where its weights lie and keeps none of them alive: what lies there is the caller's during the
+    call. Heaps are kept, because making one costs more than a call: those of the most recent problems that fit into
+    `most_bytes` together, the last one anyway, and those that a CUDA graph uses.
     """
 
     def __init__(self, most_bytes: int = 1 << 30):
         self._most_bytes = most_bytes
         self._groups: dict[tuple[str, int], Group] = {}
-        # By problem and device: a layer that is there to keep its heap alive, and its bytes. The last used comes last.
-        self._keepers: collections.OrderedDict[tuple, tuple[layers.Layer, int]] = collections.OrderedDict()
+        self._kept: collections.OrderedDict[tuple[layers.Problem, str], _Kept] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def layer(self, problem: layers.Problem, device: Any, up: Any, down: Any, **biases: Any) -> Iterator[layers.Layer]:
-        """A layer over these weights; `device` is a torch device. Raises InvalidArgument for one that is not taken."""
-        layer = layers.Layer(problem, up, down, group=self._group_of(problem, device), **biases)
-        key = (problem, device.type)
+    def layer(self, problem: layers.Problem, place: str, up: Any, down: Any, *, captured: bool = False,
+              **biases: Any) -> Iterator[layers.Layer]:
+        """A layer over these weights, on "cpu", "cuda:0", ...; `captured`: a CUDA graph is going to use it."""
+        problem.validate()
+        views = layers.weight_views(problem, place, up, down, **biases)
+        key, where = (problem, place), tuple(view.pointer for view in views.values())
+        with self._lock:
+            kept = self._kept.get(key)
+            layer = kept.layers.get(where) if kept else None
+        if layer is None:
+            layer = layers.Layer(problem, up, down, group=self._group_of(problem, place), **biases)
         try:
             yield layer
         except BaseException:
             with self._lock:
-                self._keepers.pop(key, None)  # its heap may be dead
+                self._kept.pop(key, None)  # its heap may be dead
             raise
-        self._keep_heap(key, layer)
+        self._keep(key, where, layer, captured)
 
     def bytes_kept(self) -> int:
         """Of the heaps; one that several problems share counts for each."""
         with self._lock:
-            return sum(num_bytes for _, num_bytes in self._keepers.values())
+            return sum(kept.num_bytes for kept in self._kept.values())
 
     def clear(self) -> None:
         """Gives all memory back."""
         with self._lock:
-            self._keepers.clear()
+            self._kept.clear()
 
-    def _group_of(self, problem: layers.Problem, device: Any) -> Group:
-        if device.type == "cuda" and (device.index or 0) != 0:
-            raise InvalidArgument(f"hidden_states is on {device}, wanted cuda:0: show the process one GPU by "
-                                  "CUDA_VISIBLE_DEVICES")
-        work = problem.max_tokens * problem.top_k * problem.hidden * problem.intermediate
-        threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS) if work >= _WORK_OF_THREADS else 1
-        key = (device.type, threads)
+    def _group_of(self, problem: layers.Problem, place: str) -> Group:
+        backend, _, device = place.partition(":")
+        if backend == "cuda":
+            number = int(device)
+        else:
+            work = problem.max_tokens * problem.top_k * problem.hidden * problem.intermediate
+            number = min(len(os.sched_getaffinity(0)), _MOST_THREADS) if work >= _WORK_OF_THREADS else 1
         with self._lock:
-            if key not in self._groups:
-                self._groups[key] = Group(1, backend=device.type, num_processors=threads, num_threads=threads)
-            return self._groups[key]
+            if (backend, number) not in self._groups:
+                self._groups[backend, number] = (
+                    Group(1, backend="cuda", first_device=number) if backend == "cuda" else
+                    Group(1, num_processors=number, num_threads=number))
+            return self._groups[backend, number]
 
-    def _keep_heap(self, key: tuple, layer: layers.Layer) -> None:
+    def _keep(self, key: tuple[layers.Problem, str], where: tuple[int, ...], layer: layers.Layer, captured: bool) -> None:
         with self._lock:
-            if key in self._keepers:
-                self._keepers.move_to_end(key)
+            kept = self._kept.setdefault(key, _Kept())
+            self._kept.move_to_end(key)
+            kept.captured |= captured
+            if where not in kept.layers:
+                kept.num_bytes = layer.info.heap_bytes + layer.info.local_bytes
+                layer.forget_weights()
+                kept.layers[where] = layer
+            kept.layers.move_to_end(where)
+            if len(kept.layers) > _MOST_LAYERS:
+                kept.layers.popitem(last=False)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        total = sum(kept.num_bytes for kept in self._kept.values())
+        for key in [key for key, kept in self._kept.items() if not kept.captured and key != next(reversed(self._kept))]:
+            if total <= self._most_bytes:
                 return
-            num_bytes = layer.info.heap_bytes + layer.info.local_bytes
-            layer.forget_weights()
-            self._keepers[key] = layer, num_bytes
-            total = sum(kept for _, kept in self._keepers.values())
-            while total > self._most_bytes and len(self._keepers) > 1:
-                _, (_, freed) = self._keepers.popitem(last=False)
-                total -= freed
+            total -= self._kept.pop(key).num_bytes

@@ -1,7 +1,7 @@
 """The layer as a torch module."""
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -56,20 +56,20 @@ class MoE(LayerModule):
                  rank: Optional[int] = None, max_tokens: int = 0, device: Optional[torch.device] = None,
                  dtype: torch.dtype = torch.bfloat16):
         super().__init__()
-        if dtype not in torch_ops.DTYPES:
-            raise InvalidArgument(f"dtype ({dtype}) must be one of {', '.join(map(str, torch_ops.DTYPES))}")
         if group is not None and max_tokens <= 0:
             raise InvalidArgument(f"max_tokens ({max_tokens}) must be above 0 with a group: say how many tokens a rank "
                                   "brings at most, the same on all ranks")
+        num_ranks, backend = (1, "cpu") if group is None else (group.num_ranks, group.backend)
         self.problem = layers.Problem(
             hidden=hidden, intermediate=intermediate, num_experts=num_experts, top_k=top_k, max_tokens=max_tokens or 1,
-            dtype=torch_ops.DTYPES[dtype], num_ranks=1 if group is None else group.num_ranks, activation=activation,
+            dtype=torch_ops.layer_dtype(dtype, backend), num_ranks=num_ranks, activation=activation,
             gated=gated, up_bias=expert_bias, down_bias=expert_bias, weight_on_input=apply_router_weight_on_input,
             swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
         self.problem.validate()
         self.group, self.rank = group, rank_in(group, rank)
         self._router = router
-        self._router_settings = (renormalize, scaling_factor, num_groups, topk_groups, 0.01)
+        self._router_settings: dict[str, Any] = dict(
+            renormalize=renormalize, scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups)
 
         experts, columns = self.problem.num_local_experts, self.problem.up_columns
         exact = torch.float32
@@ -100,8 +100,8 @@ class MoE(LayerModule):
         """(topk_weights fp32, topk_ids int32), both [num_tokens, top_k], of tokens [num_tokens, hidden]."""
         if self._router is None:
             raise InvalidArgument("the module was made without a router: pass topk_weights and topk_ids to forward()")
-        return torch.ops.flashmoe.route(hidden_states, self.router_weight, self.router_bias, self.router_selection_bias,
-                                        self.problem.top_k, self._router, *self._router_settings)
+        return torch_ops.route(hidden_states, self.router_weight, self.problem.top_k, function=self._router,
+                               bias=self.router_bias, selection_bias=self.router_selection_bias, **self._router_settings)
 
     def forward(self, hidden_states: torch.Tensor, topk_weights: Optional[torch.Tensor] = None,
                 topk_ids: Optional[torch.Tensor] = None) -> torch.Tensor:

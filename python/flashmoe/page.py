@@ -10,22 +10,16 @@
 Tensors are torch's. `flashmoe.MoE` and `flashmoe.fused_moe` do the same with less ceremony.
 """
 
+import contextlib
 import dataclasses
 import enum
-import os
-from typing import Any, Optional
+import sys
+from typing import Any, ContextManager, Optional
 
+from . import launch, tensors
 from . import layer as layers
-from . import tensors
 from .errors import FabricError, InvalidArgument, InvalidDType
 from .group import Group
-
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
 
 
 class MLPType(enum.IntEnum):
@@ -56,19 +50,6 @@ _ACTIVATIONS: dict[ActivationType, layers.Activation] = {
 }
 
 
-def launched_as() -> tuple[int, int, int]:
-    """(rank, number of ranks, rank on this machine) as torchrun, mpirun or srun say it; (0, 1, 0) without them."""
-    for rank, num_ranks, local_rank in _RANK_VARIABLES:
-        if rank in os.environ and num_ranks in os.environ:
-            return int(os.environ[rank]), int(os.environ[num_ranks]), int(os.environ.get(local_rank, 0))
-    return 0, 1, 0
-
-
-def get_local_rank() -> int:
-    """This process's place on its machine: the GPU to use."""
-    return launched_as()[2]
-
-
 @dataclasses.dataclass
 class InitArgs:
     """What the layer computes. Sizes as in `flashmoe.Problem`."""
@@ -82,12 +63,12 @@ class InitArgs:
     num_experts: int
     top_k: int
     device_id: Optional[int] = None
-    """GPU of this rank; None: the CPU."""
+    """GPU of this rank, by this process's numbering; None: the CPU. FP32 is computed as tf32 on a GPU."""
     stream_ptr: int = 0
-    """Of a GPU; the CPU has none."""
-    ep_world: int = dataclasses.field(default_factory=lambda: launched_as()[1])
+    """cudaStream_t of calls that name none themselves; 0: torch's current stream."""
+    ep_world: int = dataclasses.field(default_factory=lambda: launch.launched_as()[1])
     """Number of ranks; without it as the launcher says."""
-    ep_rank: int = dataclasses.field(default_factory=lambda: launched_as()[0])
+    ep_rank: int = dataclasses.field(default_factory=lambda: launch.launched_as()[0])
     """This rank; without it as the launcher says."""
 
     @property
@@ -101,9 +82,12 @@ class InitArgs:
             if not isinstance(getattr(self, name), kind):
                 raise InvalidDType(f"{name} ({getattr(self, name)!r}) must be one of "
                                    f"{', '.join(f'{kind.__name__}.{key}' for key in kind.__members__)}")
+        dtype = _DTYPES[self.data_type]
+        if self.device_id is not None and dtype == "fp32":
+            dtype = "tf32"
         return layers.Problem(
             hidden=self.token_dim, intermediate=self.ffn_size, num_experts=self.num_experts, top_k=self.top_k,
-            max_tokens=self.tokens_per_rank, dtype=_DTYPES[self.data_type], num_ranks=self.ep_world,
+            max_tokens=self.tokens_per_rank, dtype=dtype, num_ranks=self.ep_world,
             activation=_ACTIVATIONS[self.act_type], gated=self.mlp_type == MLPType.GATED, up_bias=biases,
             down_bias=biases)
 
@@ -136,6 +120,7 @@ class MoEForwardArgs:
     expert_counts: Any = None
     """Taken for compatibility; the layer counts itself."""
     stream_ptr: int = 0
+    """cudaStream_t of the call; 0: InitArgs'."""
 
 
 class FlashHandle:
@@ -144,7 +129,7 @@ class FlashHandle:
     def __init__(self, args: InitArgs):
         self.args = args
         self.routes: Any = None
-        self._group = Group(args.ep_world, backend="cpu")
+        self._group = _group_of(args)
         self._layer: Optional[layers.Layer] = None
         self._weights_of: Any = None
         self._open = True
@@ -163,6 +148,35 @@ class FlashHandle:
         self.require_open()
         self._open = False
         self._layer = self._weights_of = self.routes = None
+
+
+def _group_of(args: InitArgs) -> Group:
+    if args.device_id is None:
+        if args.ep_world > 1:
+            raise FabricError(f"{args.ep_world} processes were started, but the CPU backend keeps all ranks in one process"
+                              ": start one, or use flashmoe.Group with a thread for each rank")
+        return Group(1)
+    if args.ep_world == 1:
+        return Group(1, backend="cuda", first_device=args.device_id)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        group = Group.from_torch(device=args.device_id)
+    else:
+        group = Group.from_launcher(device=args.device_id)
+    if (group.rank, group.num_ranks) != (args.ep_rank, args.ep_world):
+        raise InvalidArgument(f"ep_rank and ep_world ({args.ep_rank} of {args.ep_world}) must be what the launcher says "
+                              f"({group.rank} of {group.num_ranks}): leave them out")
+    return group
+
+
+def on_stream(init: InitArgs, stream_ptr: int) -> ContextManager[Any]:
+    """Makes a call's stream torch's current one."""
+    stream_ptr = stream_ptr or init.stream_ptr
+    if init.device_id is None or stream_ptr == 0:
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr, device=init.device_id))
 
 
 def _make_layer(init: InitArgs, args: MoEForwardArgs, group: Group) -> layers.Layer:
@@ -189,20 +203,19 @@ def _make_layer(init: InitArgs, args: MoEForwardArgs, group: Group) -> layers.La
 def initialize(args: InitArgs) -> FlashHandle:
     """A layer on this rank. Several handles are independent of each other.
 
-    Raises InvalidArgument when the sizes break a rule, FabricError when there are several processes.
+    On GPUs it is collective over the processes of torch.distributed where that is initialised, else over those that
+    torchrun, mpirun or srun has started. Raises InvalidArgument when the sizes break a rule, CudaError without a usable
+    GPU, FabricError and Timeout as Group.join(), and FabricError for several processes on the CPU.
     """
-    if args.device_id is not None:
-        raise InvalidArgument(f"device_id ({args.device_id}) must be None: this interface runs on the CPU so far; use "
-                              "flashmoe.fused_moe or flashmoe.Layer on a GPU")
     args.problem().validate()
-    if args.ep_world > 1:
-        raise FabricError(f"{args.ep_world} processes were started, but the CPU backend keeps all ranks in one process"
-                          ": start one, or use flashmoe.Group with a thread for each rank")
     return FlashHandle(args)
 
 
 def forward(flash_handle: FlashHandle, args: MoEForwardArgs) -> None:
     """Dispatch, experts and combine of the tokens that router.forward() routed, into args.moe_out.
+
+    On a GPU it is launched on the call's stream and returns at once; the first call with new weights makes a layer, which
+    is collective.
 
     Raises InvalidArgument (InvalidDType) for tensors that do not fit, without routes, and after finalize().
     """
@@ -212,7 +225,8 @@ def forward(flash_handle: FlashHandle, args: MoEForwardArgs) -> None:
     if not tensors.is_torch(args.tokens):
         raise InvalidDType(f"tokens must be a torch tensor, but is a {type(args.tokens).__name__}")
     topk_weights, topk_ids = flash_handle.routes
-    flash_handle.layer_over(args).run(args.tokens, topk_weights, topk_ids, args.moe_out)
+    with on_stream(flash_handle.args, args.stream_ptr):
+        flash_handle.layer_over(args).forward(args.tokens, topk_weights, topk_ids, out=args.moe_out)
 
 
 def finalize(flash_handle: FlashHandle, stream_ptr: int = 0) -> None:

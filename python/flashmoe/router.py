@@ -5,13 +5,14 @@ from typing import Any
 
 from . import tensors
 from .errors import InvalidArgument, InvalidDType
-from .page import FlashHandle, InitArgs
+from .page import FlashHandle, InitArgs, on_stream
 from .routing import Router, RouterFunction
 
 
 @dataclasses.dataclass
 class RouterForwardArgs:
-    """Tensors of one router call.
+    """Tensors of one router call. The weights are transposed when they are first used: use one RouterForwardArgs for all
+    calls with the same ones.
 
     tokens: [tokens_per_rank][token_dim] of the data type. weights: fp32 or the data type [token_dim][num_experts].
     expert_counts: int32 [num_experts], out: tokens that chose each expert; None: not wanted.
@@ -21,7 +22,7 @@ class RouterForwardArgs:
     weights: Any
     expert_counts: Any = None
     stream_ptr: int = 0
-    """Of a GPU; the CPU has none."""
+    """cudaStream_t of the call; 0: InitArgs'."""
 
 
 class RouterHandle:
@@ -30,6 +31,14 @@ class RouterHandle:
     def __init__(self, args: InitArgs, function: RouterFunction, renormalize: bool):
         self.args, self.function, self.renormalize = args, function, renormalize
         self.open = True
+        self._weight: Any = None
+        self._weight_of: Any = None
+
+    def weight_of(self, args: RouterForwardArgs) -> Any:
+        """[num_experts][token_dim]"""
+        if self._weight is None or self._weight_of is not args:
+            self._weight, self._weight_of = args.weights.detach().t().contiguous(), args
+        return self._weight
 
 
 def initialize(args: InitArgs, *, function: RouterFunction = "softmax_topk", renormalize: bool = False) -> RouterHandle:
@@ -52,11 +61,14 @@ def forward(router_handle: RouterHandle, flash_handle: FlashHandle, args: Router
     if tuple(args.weights.shape) != (init.token_dim, init.num_experts):
         raise InvalidArgument(f"weights of the router has shape {list(args.weights.shape)}, wanted "
                               f"[{init.token_dim}, {init.num_experts}]")
-    router = Router(init.num_experts, init.top_k, function=router_handle.function,
-                    renormalize=router_handle.renormalize, weight=args.weights.detach().float().t().contiguous())
-    topk_weights, topk_ids = router.route(args.tokens.detach())
-    if args.expert_counts is not None:
-        args.expert_counts.copy_(topk_ids.flatten().bincount(minlength=init.num_experts))
+    from . import torch_ops
+
+    with on_stream(init, args.stream_ptr):
+        topk_weights, topk_ids = torch_ops.route(
+            args.tokens.detach(), router_handle.weight_of(args), init.top_k, function=router_handle.function,
+            renormalize=router_handle.renormalize)
+        if args.expert_counts is not None:
+            args.expert_counts.zero_().index_add_(0, topk_ids.flatten(), topk_ids.new_ones(topk_ids.numel()))
     flash_handle.routes = (topk_weights, topk_ids)
 
 

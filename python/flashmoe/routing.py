@@ -1,7 +1,7 @@
 """From router logits to (expert, weight) routes: every rule published checkpoints use."""
 
 import ctypes
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 from . import _native, tensors
 from .errors import InvalidArgument
@@ -13,7 +13,7 @@ RouterFunction = Literal[
 
 
 class Router:
-    """A router with its parameters, which it copies.
+    """A router with its parameters.
 
     Args:
         num_experts: experts to choose from.
@@ -29,9 +29,15 @@ class Router:
         scaling_factor: multiplies the weights at the end; (0, 1e6].
         num_groups, topk_groups: expert groups, and how many of them are kept (the grouped functions).
         jitter_epsilon: of sparsemixer.
-        weight: fp32 [num_experts][hidden], for route(); None: the router takes logits only.
+        weight: [num_experts][hidden] of a floating-point type, for route(); None: the router takes logits only.
         bias: fp32 [num_experts], added to the logits.
         selection_bias: fp32 [num_experts], added to scores for selection only (sigmoid_grouped).
+        device: where it runs: "cpu", "cuda:0", ...; None: where the parameters lie, without any on the CPU.
+
+    On the CPU the parameters are copied and logits summed in fp64. On a GPU the parameters are used where they lie, and
+    stay alive with the router; a call is one launch on torch's current stream (the default stream for tensors of other
+    libraries), returns at once, may be captured, and sums logits in fp32; x and weight have one type there, bf16, fp16 or
+    fp32, hidden is a multiple of 8, and there are at most 1024 experts in 32 groups.
 
     Ties go to the lowest expert id. A token's ids are distinct and in range and its weights finite, whatever its
     logits. Raises InvalidArgument (InvalidDType) when the configuration breaks a rule or a parameter does not go
@@ -40,7 +46,8 @@ class Router:
 
     def __init__(self, num_experts: int, top_k: int, *, function: RouterFunction = "softmax_topk",
                  renormalize: bool = False, scaling_factor: float = 1.0, num_groups: int = 1, topk_groups: int = 1,
-                 jitter_epsilon: float = 0.01, weight: Any = None, bias: Any = None, selection_bias: Any = None):
+                 jitter_epsilon: float = 0.01, weight: Any = None, bias: Any = None, selection_bias: Any = None,
+                 device: Optional[str] = None):
         self.num_experts, self.top_k = num_experts, top_k
         config = _native.initialised(_native.RouterConfig, "flashmoe_router_config_init_sized")
         config.function = _native.number_of(_native.ROUTER_FUNCTIONS, "function", function)
@@ -50,34 +57,40 @@ class Router:
             _native.set_number(config, name, value)
         _native.call("flashmoe_router_config_validate", ctypes.byref(config))
 
-        parameters = _native.initialised(_native.RouterParameters)
-        keep = []
-        for name, tensor in (("weight", weight), ("bias", bias), ("selection_bias", selection_bias)):
-            if tensor is not None:
-                shape = (num_experts, None) if name == "weight" else (num_experts,)
-                keep.append(tensors.require(tensor, name, shape, "fp32", "cpu"))
-                setattr(parameters, name, keep[-1].pointer)
-                if name == "weight":
-                    parameters.hidden = keep[-1].shape[1]
+        parameters = _native.initialised(_native.RouterParameters, "flashmoe_router_parameters_init_sized")
+        views = {name: tensors.view(tensor, name) for name, tensor in
+                 (("weight", weight), ("bias", bias), ("selection_bias", selection_bias)) if tensor is not None}
+        self._device = device if device is not None else next((view.place for view in views.values()), "cpu")
+        backend, _, number = self._device.partition(":")
+        parameters.backend = _native.number_of(_native.BACKENDS, "device", backend)
+        parameters.device = int(number or 0)
+        for name, got in views.items():
+            shape, dtype = ((num_experts, None), got.dtype) if name == "weight" else ((num_experts,), "fp32")
+            tensors.check(got, name, shape, dtype, self._device)
+            setattr(parameters, name, got.pointer)
+        if "weight" in views:
+            parameters.hidden = views["weight"].shape[1]
+            parameters.weight_dtype = _native.number_of(_native.DTYPES, "dtype of weight", views["weight"].dtype)
         self.hidden = parameters.hidden
+        self._parameters = views if backend == "cuda" else {}
         self._handle = _native.Handle("router_create", ctypes.byref(config), ctypes.byref(parameters))
 
     def route(self, x: Any) -> tuple[Any, Any]:
         """(topk_weights fp32 [num_tokens][top_k], topk_ids int32 [num_tokens][top_k]) of hidden states.
 
-        x is [num_tokens][hidden], bf16, fp16, fp32 or fp64; logits are accumulated in fp64. A token's routes come in
-        order of falling selection score.
+        x is [num_tokens][hidden], bf16, fp16, fp32 or on the CPU fp64. A token's routes come in order of falling selection
+        score.
         """
         refuse_gradient("x", x)
         got = tensors.view(x, "x")
         dtype = _native.number_of(_native.DTYPES, "dtype of x", got.dtype)
-        got = tensors.require(x, "x", (None, self.hidden or None), got.dtype, "cpu")
+        tensors.check(got, "x", (None, self.hidden or None), got.dtype, self._device)
         return self._run("flashmoe_router_route", x, got, dtype, got.pointer, got.shape[0])
 
     def route_logits(self, logits: Any) -> tuple[Any, Any]:
         """The same of logits fp32 [num_tokens][num_experts] that somebody else computed."""
         refuse_gradient("logits", logits)
-        got = tensors.require(logits, "logits", (None, self.num_experts), "fp32", "cpu")
+        got = tensors.require(logits, "logits", (None, self.num_experts), "fp32", self._device)
         return self._run("flashmoe_router_route_logits", logits, got, got.pointer, got.shape[0])
 
     def _run(self, function: str, like: Any, got: tensors.View, *arguments: int) -> tuple[Any, Any]:
@@ -85,7 +98,7 @@ class Router:
         weights = tensors.empty(like, "topk_weights", shape, "fp32")
         ids = tensors.empty(like, "topk_ids", shape, "int32")
         outputs = [tensors.view(ids, "topk_ids").pointer, tensors.view(weights, "topk_weights").pointer]
-        _native.call(function, self._handle, *arguments, *outputs)
+        _native.call(function, self._handle, *arguments, *outputs, tensors.stream_of(like, self._device))
         return weights, ids
 
 
@@ -107,4 +120,5 @@ def route(logits: Any, top_k: int, *, function: RouterFunction = "softmax_topk",
     got = tensors.view(logits, "logits")
     if len(got.shape) != 2:
         raise InvalidArgument(f"logits has shape {list(got.shape)}, wanted [num_tokens, num_experts]")
-    return Router(got.shape[1], top_k, selection_bias=selection_bias, **settings).route_logits(logits)
+    router = Router(got.shape[1], top_k, selection_bias=selection_bias, device=got.place, **settings)
+    return router.route_logits(logits)

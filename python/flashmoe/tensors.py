@@ -21,6 +21,11 @@ class View(NamedTuple):
     device_index: int
     owner: Any
 
+    @property
+    def place(self) -> str:
+        """ "cpu", "cuda:0", ..."""
+        return f"cuda:{self.device_index}" if self.device == "cuda" else self.device
+
 
 class _DLTensor(ctypes.Structure):
     _fields_ = [
@@ -90,20 +95,25 @@ def view(tensor: Any, name: str) -> View:
 
 
 def require(tensor: Any, name: str, shape: tuple[int | None, ...], dtype: str, device: str) -> View:
-    """The memory of a row-major tensor of that shape (None: any extent), type and device.
+    """The memory of a row-major tensor of that shape (None: any extent), type and device ("cpu", "cuda", "cuda:0").
 
     Raises InvalidDType for another type, InvalidArgument for another shape, device or order of elements.
     """
     got = view(tensor, name)
-    if got.device != device:
-        raise errors.InvalidArgument(f"{name} is on {got.device}, wanted {device}: move it to where the layer runs")
+    check(got, name, shape, dtype, device)
+    return got
+
+
+def check(got: View, name: str, shape: tuple[int | None, ...], dtype: str, device: str) -> None:
+    """Raises as require()."""
+    if device not in (got.device, got.place):
+        raise errors.InvalidArgument(f"{name} is on {got.place}, wanted {device}: move it to where the layer runs")
     if got.dtype != dtype:
         raise errors.InvalidDType(f"{name} has dtype {got.dtype}, wanted {dtype}: convert it")
     if len(got.shape) != len(shape) or any(want not in (None, have) for want, have in zip(shape, got.shape)):
         wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
         raise errors.InvalidArgument(f"{name} has shape {list(got.shape)}, wanted [{wanted}]")
     require_contiguous(got, name)
-    return got
 
 
 def require_contiguous(got: View, name: str) -> None:
@@ -114,6 +124,13 @@ def require_contiguous(got: View, name: str) -> None:
     if any(extent > 1 and have != want for extent, have, want in zip(got.shape, got.strides, wanted)):
         raise errors.InvalidArgument(
             f"{name} has strides {list(got.strides)}, wanted {list(wanted)}: pass a contiguous tensor")
+
+
+def stream_of(tensor: Any, device: str) -> int:
+    """The stream on which calls with this tensor belong: torch's current one of its GPU; 0, the default, of others."""
+    if not device.startswith("cuda") or not is_torch(tensor):
+        return 0
+    return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream
 
 
 def empty(like: Any, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Optional, cast
 import torch
 
 from . import layer as layers
-from . import routing
+from . import routing, tensors
 from .errors import ForwardOnly, InvalidArgument, InvalidDType
 from .layer_pool import LayerPool
 
@@ -15,6 +15,21 @@ GateUpOrder = Literal["gate_up", "up_gate", "interleaved"]
 DTYPES: dict[torch.dtype, layers.DType] = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
 }
+
+def layer_dtype(dtype: torch.dtype, backend: str) -> layers.DType:
+    """A layer's type for tensors of a torch type. fp32 on a GPU runs as tf32, where torch's own products may.
+
+    Raises InvalidDType for another type, and for fp32 on a GPU while torch's products are exact.
+    """
+    if dtype not in DTYPES:
+        raise InvalidDType(f"hidden_states has dtype {dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+    if dtype != torch.float32 or backend == "cpu":
+        return DTYPES[dtype]
+    if torch.get_float32_matmul_precision() == "highest":
+        raise InvalidDType("fp32 on a GPU is computed as tf32, which torch's precision (highest) rules out: call "
+                           'torch.set_float32_matmul_precision("high"), or convert to bf16, fp16 or fp64')
+    return "tf32"
+
 
 _INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32}
 _GATE_UP_ORDERS = ("gate_up", "up_gate", "interleaved")
@@ -43,7 +58,7 @@ def fused_moe(
     """The routed experts of one rank: for each token, the weighted sum of what its experts make of it.
 
     Args:
-        hidden_states: [num_tokens, hidden], bf16, fp16, fp32 or fp64; not changed.
+        hidden_states: [num_tokens, hidden], bf16, fp16, fp32 (on a GPU tf32, see layer_dtype()) or fp64; not changed.
         w13: [num_experts, 2 * intermediate, hidden] of the same type; [num_experts, intermediate, hidden]: not gated.
         w2: [num_experts, hidden, intermediate] of the same type.
         topk_weights: [num_tokens, top_k], any floating-point type; used as fp32.
@@ -58,10 +73,14 @@ def fused_moe(
         w2_bias: [num_experts, hidden]; used as fp32.
         swiglu_alpha, swiglu_limit: of swiglu_clamped.
 
+    All tensors lie on one device, the CPU or a GPU. On a GPU the call is a launch on torch's current stream: it returns at
+    once, and may be captured into a CUDA graph; graphs of calls with equal shapes must not run at once.
+
     Returns a contiguous tensor like hidden_states. Sums are taken in fp32, in the order of the choices.
 
     Raises InvalidArgument for shapes, strides, devices, orders and ids that do not fit, InvalidDType for types, and
-    ForwardOnly when a gradient is asked for.
+    ForwardOnly when a gradient is asked for. On a GPU ids out of range leave the result undefined and are raised by the
+    next call of that problem.
     """
     gated = _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order)
     _check_routes(hidden_states, topk_weights, topk_ids)
@@ -79,7 +98,10 @@ def fused_moe(
 
 
 def release_memory() -> None:
-    """Gives back the memory that fused_moe() keeps between calls: heaps of recent problems, up to 1 GiB, no weights."""
+    """Gives back the memory that fused_moe() keeps between calls: heaps of recent problems, up to 1 GiB, no weights.
+
+    CUDA graphs that captured fused_moe() must not be replayed after that.
+    """
     _pool.clear()
 
 
@@ -103,6 +125,16 @@ def route_logits(logits: torch.Tensor, top_k: int, *, function: str, renormalize
     return torch.ops.flashmoe.route_logits(
         _fp32("logits", logits), None if selection_bias is None else _fp32("selection_bias", selection_bias),
         top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon)
+
+
+def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias: Optional[torch.Tensor] = None,
+          selection_bias: Optional[torch.Tensor] = None, function: str = "softmax_topk", renormalize: bool = False,
+          scaling_factor: float = 1.0, num_groups: int = 1, topk_groups: int = 1,
+          jitter_epsilon: float = 0.01) -> tuple[torch.Tensor, torch.Tensor]:
+    """Router.route() of hidden states [num_tokens, hidden], as an operator. On a GPU, where x and weight have different
+    types, both are converted to the wider one."""
+    return torch.ops.flashmoe.route(hidden_states, weight, bias, selection_bias, top_k, function, renormalize,
+                                    scaling_factor, num_groups, topk_groups, jitter_epsilon)
 
 
 def register_layer(layer: layers.Layer) -> torch.Tensor:
@@ -215,9 +247,8 @@ def _fused_moe(
     topk_ids: torch.Tensor, w13_bias: Optional[torch.Tensor], w2_bias: Optional[torch.Tensor], activation: str,
     gated: bool, weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
 ) -> torch.Tensor:
-    if hidden_states.dtype not in DTYPES:
-        raise InvalidDType(f"hidden_states has dtype {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: "
-                           "convert it")
+    place = tensors.view(hidden_states, "hidden_states").place
+    dtype = layer_dtype(hidden_states.dtype, place)
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     num_tokens, hidden = hidden_states.shape
     if num_tokens == 0 or topk_ids.shape[-1] == 0:
@@ -225,13 +256,13 @@ def _fused_moe(
     topk_weights, topk_ids = _fewer_routes(topk_weights, topk_ids, min(w13.shape[0], _MOST_TOP_K))
     problem = layers.Problem(
         hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=topk_ids.shape[-1],
-        max_tokens=1 << (num_tokens - 1).bit_length(), dtype=DTYPES[hidden_states.dtype],
+        max_tokens=1 << (num_tokens - 1).bit_length(), dtype=dtype,
         activation=cast(layers.Activation, activation), gated=gated, up_bias=w13_bias is not None,
         down_bias=w2_bias is not None, weight_on_input=weight_on_input, swiglu_alpha=swiglu_alpha,
         swiglu_limit=swiglu_limit)
-    with _pool.layer(problem, hidden_states.device, w13, w2, up_bias=w13_bias, down_bias=w2_bias) as layer:
-        layer.run(hidden_states.detach(), topk_weights.detach(), topk_ids, output)
-    return output
+    captured = place != "cpu" and torch.cuda.is_current_stream_capturing()
+    with _pool.layer(problem, place, w13, w2, up_bias=w13_bias, down_bias=w2_bias, captured=captured) as layer:
+        return layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids, out=output)
 
 
 @_fused_moe.register_fake
@@ -260,7 +291,7 @@ def _route_logits(logits: torch.Tensor, selection_bias: Optional[torch.Tensor], 
     router = routing.Router(
         logits.shape[1], top_k, function=cast(routing.RouterFunction, function), renormalize=renormalize,
         scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon,
-        selection_bias=selection_bias)
+        selection_bias=selection_bias, device=tensors.view(logits, "logits").place)
     return router.route_logits(logits.detach())
 
 
@@ -268,6 +299,9 @@ def _route_logits(logits: torch.Tensor, selection_bias: Optional[torch.Tensor], 
 def _route(hidden_states: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor],
            selection_bias: Optional[torch.Tensor], top_k: int, function: str, renormalize: bool, scaling_factor: float,
            num_groups: int, topk_groups: int, jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    if hidden_states.device.type == "cuda" and hidden_states.dtype != weight.dtype: 
+        wide = torch.promote_types(hidden_states.dtype, weight.dtype)
+        hidden_states, weight = hidden_states.to(wide), weight.to(wide)
     router = routing.Router(
         weight.shape[0], top_k, function=cast(routing.RouterFunction, function), renormalize=renormalize,
         scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups, jitter_epsilon=jitter_epsilon,

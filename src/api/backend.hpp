@@ -15,6 +15,7 @@
 #include "fabric/bootstrap.hpp"
 #include "flashmoe/call_stats.hpp"
 #include "flashmoe/group.hpp"
+#include "flashmoe/layer.hpp"
 #include "flashmoe/problem.hpp"
 #include "flashmoe/views.hpp"
 #include "planner/plan.hpp"
@@ -40,6 +41,12 @@ class RankLayer {
 
   /// Layer::forward() of include/flashmoe/layer.hpp, arguments already checked against each other.
   virtual CallStats forward(const LayerCall& call, double deadline_seconds) = 0;
+
+  /// Layer::enqueue(), arguments checked likewise. By default throws InvalidArgument: the backend has no streams.
+  virtual void enqueue(const LayerCall& call, const StreamCall& where, double deadline_seconds);
+
+  /// Layer::check_calls(). By default nothing: calls have thrown already.
+  virtual void check_calls() const {}
 
   /// Has the tensors of a call ready for timed repetition. Not while another rank runs. By default run() is forward() again
   /// and again. Throws InvalidArgument for a replay that the backend lacks.
@@ -68,6 +75,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string engine_name(const Problem& problem) const = 0;
+
+  /// The GPU of a rank of this process; -1 on backend cpu.
+  virtual int device_of(int rank) const = 0;
   virtual EngineTraits engine_traits(const Problem& problem) const = 0;
 
   /// Scratch memory of one rank, which all its layers of this geometry share.

@@ -45,7 +45,8 @@ flashmoe_layer_info info_to_c(const LayerInfo& info) {
           .wave_ring = info.wave_ring,
           .heap_bytes = info.heap_bytes,
           .local_bytes = info.local_bytes,
-          .num_heap_regions = info.heap_regions.size()};
+          .num_heap_regions = info.heap_regions.size(),
+          .device = info.device};
 }
 
 }  // namespace
@@ -100,6 +101,22 @@ flashmoe_status flashmoe_layer_forward(flashmoe_layer* layer, const flashmoe_cal
     const flashmoe::CallStats result = layer->layer.forward({c.x, c.num_tokens}, {c.topk_ids, c.topk_weights},
                                                             {c.y, c.num_tokens}, c.max_tokens);
     if (stats != nullptr) flashmoe::write_struct("call_stats", stats, flashmoe::stats_to_c(result));
+  });
+}
+
+flashmoe_status flashmoe_layer_enqueue(flashmoe_layer* layer, const flashmoe_call* call) {
+  return flashmoe::guarded([&] {
+    flashmoe::require_pointer("layer", layer);
+    const flashmoe_call c = flashmoe::read_struct("call", call, {});
+    layer->layer.enqueue({c.x, c.num_tokens}, {c.topk_ids, c.topk_weights}, {c.y, c.num_tokens},
+                         {.stream = c.stream, .max_tokens = c.max_tokens, .num_tokens = c.gpu_tokens});
+  });
+}
+
+flashmoe_status flashmoe_layer_check_calls(const flashmoe_layer* layer) {
+  return flashmoe::guarded([&] {
+    flashmoe::require_pointer("layer", layer);
+    layer->layer.check_calls();
   });
 }
 

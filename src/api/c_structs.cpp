@@ -67,6 +67,17 @@ flashmoe_router_config to_c(const RouterConfig& config) {
           .jitter_epsilon = config.jitter_epsilon};
 }
 
+flashmoe_router_parameters to_c(const RouterParameters& parameters) {
+  return {.struct_size = sizeof(flashmoe_router_parameters),
+          .hidden = parameters.hidden,
+          .weight = parameters.weight,
+          .bias = parameters.bias,
+          .selection_bias = parameters.selection_bias,
+          .weight_dtype = static_cast<int>(parameters.weight_dtype),
+          .backend = FLASHMOE_BACKEND_CPU,
+          .device = 0};
+}
+
 flashmoe_group_options to_c(const GroupOptions& options) {
   return {.struct_size = sizeof(flashmoe_group_options),
           .backend = static_cast<int>(options.backend),
@@ -74,7 +85,8 @@ flashmoe_group_options to_c(const GroupOptions& options) {
           .num_processors = options.num_processors,
           .num_threads = options.num_threads,
           .deadline_seconds = options.deadline_seconds,
-          .meeting_seconds = options.meeting_seconds};
+          .meeting_seconds = options.meeting_seconds,
+          .first_device = options.first_device};
 }
 
 Problem read_problem(const flashmoe_problem* problem) {
@@ -114,14 +126,25 @@ RouterConfig read_router_config(const flashmoe_router_config* config) {
 
 RouterParameters read_router_parameters(const flashmoe_router_parameters* parameters) {
   if (parameters == nullptr) return {};
-  const flashmoe_router_parameters c = read_struct("router_parameters", parameters, {});
-  return {.hidden = c.hidden, .weight = c.weight, .bias = c.bias, .selection_bias = c.selection_bias};
+  const flashmoe_router_parameters c = read_struct("router_parameters", parameters, to_c(RouterParameters{}));
+  return {.hidden = c.hidden,
+          .weight = c.weight,
+          .bias = c.bias,
+          .selection_bias = c.selection_bias,
+          .weight_dtype = to_enum<DType>("weight_dtype", c.weight_dtype)};
+}
+
+RouterPlace read_router_place(const flashmoe_router_parameters* parameters) {
+  if (parameters == nullptr) return {};
+  const flashmoe_router_parameters c = read_struct("router_parameters", parameters, to_c(RouterParameters{}));
+  return {.backend = to_enum<BackendKind>("backend", c.backend), .device = c.device};
 }
 
 GroupOptions read_group_options(const flashmoe_group_options* options) {
   if (options == nullptr) return {};
   const flashmoe_group_options c = read_struct("group_options", options, to_c(GroupOptions{}));
   return {.backend = to_enum<BackendKind>("backend", c.backend),
+          .first_device = c.first_device,
           .deadline_seconds = c.deadline_seconds,
           .meeting_seconds = c.meeting_seconds,
           .num_dispatchers = c.num_dispatchers,

@@ -16,4 +16,10 @@ void check_pointer(const char* name, const void* pointer, std::size_t alignment)
   }
 }
 
+void check_backend(BackendKind backend) {
+  if (backend == BackendKind::cpu || backend == BackendKind::cuda) return;
+  throw InvalidArgument(fmt::format("backend (number {}) must be one of cpu, cuda: use a named enumerator",
+                                    static_cast<int>(backend)));
+}
+
 }  // namespace flashmoe

@@ -78,6 +78,7 @@ class CpuBackend final : public Backend {
                  .num_threads = options.num_threads} {}
 
   std::string engine_name(const Problem&) const override { return "cpu-openblas"; }
+  int device_of(int) const override { return -1; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
   std::size_t local_bytes(const Geometry& geometry) const override {
     return make_local_layout(geometry, options_.roster).total_bytes;

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "api/checks.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe {
@@ -32,10 +33,7 @@ void check_options(int num_ranks, const GroupOptions& options) {
     throw InvalidArgument(fmt::format("num_ranks ({}) must be between 1 and {}: give the number of ranks of the group",
                                       num_ranks, Limits::num_ranks));
   }
-  if (options.backend != BackendKind::cpu && options.backend != BackendKind::cuda) {
-    throw InvalidArgument(fmt::format("backend (number {}) must be one of cpu, cuda: use a named enumerator",
-                                      static_cast<int>(options.backend)));
-  }
+  check_backend(options.backend);
   if (options.engine != EngineKind::automatic && options.backend == BackendKind::cpu) {
     throw InvalidArgument(fmt::format("engine ({}) must be automatic on backend cpu, which has one: use backend cuda",
                                       to_string(options.engine)));

@@ -40,10 +40,11 @@ double choose_deadline(const LayerOptions& options, const Group& group) {
   return options.deadline_seconds;
 }
 
-LayerInfo describe_layer(const Problem& problem, const HeapLayout& layout, const Backend& backend) {
+LayerInfo describe_layer(const Problem& problem, int rank, const HeapLayout& layout, const Backend& backend) {
   const Geometry& geometry = layout.geometry;
   const CallPlan plan = plan_call(problem, geometry, problem.max_tokens);
   LayerInfo info{.engine = backend.engine_name(problem),
+                 .device = backend.device_of(rank),
                  .plan = explain_plan(problem, geometry, plan),
                  .wire_form = plan.wire_form,
                  .result_form = plan.result_form,
@@ -107,7 +108,7 @@ std::unique_ptr<Layer::State> LayerFactory::make_state(const Group& group, int r
   GroupState::CreatedLayer created = group.state_->create_layer(rank, problem, weights);
   state->heap = std::move(created.heap);
   state->layer = std::move(created.layer);
-  state->info = describe_layer(problem, state->heap->layout(), group.state_->backend());
+  state->info = describe_layer(problem, rank, state->heap->layout(), group.state_->backend());
   return state;
 }
 
@@ -119,7 +120,7 @@ Layer LayerFactory::make(const Group& group, int rank, const Problem& problem,
 LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
   check_problem(group, problem);
   const Backend& backend = group.state_->backend();
-  return describe_layer(problem, make_heap_layout(plan_geometry(problem, backend.engine_traits(problem))), backend);
+  return describe_layer(problem, 0, make_heap_layout(plan_geometry(problem, backend.engine_traits(problem))), backend);
 }
 
 std::unique_ptr<PreparedCalls> LayerFactory::prepare_calls(const Layer& layer, ConstRows x, RoutingView routing, Rows y,
@@ -151,6 +152,17 @@ CallStats Layer::forward(ConstRows x, RoutingView routing, Rows y, std::int64_t 
                                  .max_tokens = max_tokens == 0 ? state_->problem.max_tokens : max_tokens},
                                 state_->deadline_seconds);
 }
+
+void Layer::enqueue(ConstRows x, RoutingView routing, Rows y, const StreamCall& where) {
+  check_tensors(state_->problem, x, routing, y, where.max_tokens);
+  state_->layer->enqueue({.x = x,
+                          .routing = routing,
+                          .y = y,
+                          .max_tokens = where.max_tokens == 0 ? state_->problem.max_tokens : where.max_tokens},
+                         where, state_->deadline_seconds);
+}
+
+void Layer::check_calls() const { state_->layer->check_calls(); }
 
 const LayerInfo& Layer::info() const { return state_->info; }
 const Problem& Layer::problem() const { return state_->problem; }

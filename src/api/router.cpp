@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "api/checks.hpp"
+#include "api/router_engine.hpp"
 #include "core/enumerators.hpp"
-#include "cpu/router.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/problem.hpp"
 
@@ -12,64 +12,73 @@ namespace flashmoe {
 
 namespace {
 
-std::vector<float> copy(const char* name, const float* values, std::size_t count) {
-  if (values == nullptr) return {};
-  check_pointer(name, values, sizeof(float));
-  return {values, values + count};
+void check_dtype(const char* name, DType dtype) {
+  if (is_enumerator(kDTypes, dtype)) return;
+  throw InvalidArgument(fmt::format("{} (number {}) must be one of {}: use a named enumerator", name,
+                                    static_cast<int>(dtype), names_of(kDTypes)));
 }
 
-const float* data_or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+void check_parameters(const RouterConfig& config, const RouterParameters& parameters) {
+  if (parameters.weight != nullptr) {
+    if (parameters.hidden < 1 || parameters.hidden > Limits::hidden) {
+      throw InvalidArgument(fmt::format("hidden ({}) of the router must be between 1 and {}: give the columns of its "
+                                        "weight", parameters.hidden, Limits::hidden));
+    }
+    check_dtype("weight_dtype", parameters.weight_dtype);
+    check_pointer("weight", parameters.weight, dtype_bytes(parameters.weight_dtype));
+  }
+  if (parameters.bias != nullptr) {
+    if (parameters.weight == nullptr) {
+      throw InvalidArgument("a router's bias needs its weight: pass both, or add the bias to the logits");
+    }
+    check_pointer("bias", parameters.bias, sizeof(float));
+  }
+  if (parameters.selection_bias != nullptr) {
+    if (config.function != RouterFunction::sigmoid_grouped) {
+      throw InvalidArgument(fmt::format("selection_bias goes with router function sigmoid_grouped, got {}: pass null",
+                                        to_string(config.function)));
+    }
+    check_pointer("selection_bias", parameters.selection_bias, sizeof(float));
+  }
+}
+
+/// Whether there are tokens at all.
+bool check_call(std::int64_t num_tokens, const std::int32_t* topk_ids, const float* topk_weights) {
+  if (num_tokens < 0) {
+    throw InvalidArgument(fmt::format("num_tokens ({}) must be 0 or more: pass how many rows there are", num_tokens));
+  }
+  if (num_tokens == 0) return false;
+  check_pointer("topk_ids", topk_ids, sizeof(std::int32_t));
+  check_pointer("topk_weights", topk_weights, sizeof(float));
+  return true;
+}
 
 }  // namespace
 
-Router::Router(const RouterConfig& config, const RouterParameters& parameters)
-    : config_(config), hidden_(parameters.hidden) {
+Router::Router(const RouterConfig& config, const RouterParameters& parameters, const RouterPlace& place)
+    : config_(config), place_(place), has_weight_(parameters.weight != nullptr) {
   validate(config);
-  const auto num_experts = static_cast<std::size_t>(config.num_experts);
-  if (parameters.weight != nullptr && (hidden_ < 1 || hidden_ > Limits::hidden)) {
-    throw InvalidArgument(fmt::format("hidden ({}) of the router must be between 1 and {}: give the columns of its weight",
-                                      hidden_, Limits::hidden));
-  }
-  if (parameters.weight == nullptr && parameters.bias != nullptr) {
-    throw InvalidArgument("a router's bias needs its weight: pass both, or add the bias to the logits");
-  }
-  if (parameters.selection_bias != nullptr && config.function != RouterFunction::sigmoid_grouped) {
-    throw InvalidArgument(fmt::format("selection_bias goes with router function sigmoid_grouped, got {}: pass null",
-                                      to_string(config.function)));
-  }
-  weight_ = copy("weight", parameters.weight, num_experts * static_cast<std::size_t>(parameters.weight ? hidden_ : 0));
-  bias_ = copy("bias", parameters.bias, num_experts);
-  selection_bias_ = copy("selection_bias", parameters.selection_bias, num_experts);
+  check_backend(place.backend);
+  check_parameters(config, parameters);
+  engine_ = make_router_engine(config, parameters, place);
 }
 
-void Router::route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights) const {
-  if (weight_.empty()) {
+void Router::route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights, void* stream) const {
+  if (!has_weight_) {
     throw InvalidArgument("a router of hidden states needs its weight: make it with RouterParameters.weight, or route "
                           "logits");
   }
-  if (!is_enumerator(kDTypes, dtype)) {
-    throw InvalidArgument(fmt::format("dtype (number {}) must be one of {}: use a named enumerator",
-                                      static_cast<int>(dtype), names_of(kDTypes)));
-  }
-  if (x.num_rows > 0) check_pointer("x", x.data, dtype_bytes(dtype));
-  std::vector<float> logits(static_cast<std::size_t>(x.num_rows < 0 ? 0 : x.num_rows) *
-                            static_cast<std::size_t>(config_.num_experts));
-  router_logits({.num_experts = config_.num_experts,
-                 .hidden = hidden_,
-                 .weight = weight_.data(),
-                 .bias = data_or_null(bias_)},
-                dtype, x, logits.data());
-  route_logits(x.num_rows, logits.data(), topk_ids, topk_weights);
+  check_dtype("dtype", dtype);
+  if (!check_call(x.num_rows, topk_ids, topk_weights)) return;
+  check_pointer("x", x.data, dtype_bytes(dtype));
+  engine_->route(dtype, x, topk_ids, topk_weights, stream);
 }
 
-void Router::route_logits(std::int64_t num_tokens, const float* logits, std::int32_t* topk_ids,
-                          float* topk_weights) const {
-  if (num_tokens > 0) {
-    check_pointer("logits", logits, sizeof(float));
-    check_pointer("topk_ids", topk_ids, sizeof(std::int32_t));
-    check_pointer("topk_weights", topk_weights, sizeof(float));
-  }
-  flashmoe::route_logits(config_, num_tokens, logits, data_or_null(selection_bias_), topk_ids, topk_weights);
+void Router::route_logits(std::int64_t num_tokens, const float* logits, std::int32_t* topk_ids, float* topk_weights,
+                          void* stream) const {
+  if (!check_call(num_tokens, topk_ids, topk_weights)) return;
+  check_pointer("logits", logits, sizeof(float));
+  engine_->route_logits(num_tokens, logits, topk_ids, topk_weights, stream);
 }
 
 }  // namespace flashmoe

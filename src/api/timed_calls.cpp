@@ -35,6 +35,10 @@ void RankLayer::trace_to(RankTrace*) {
   throw InvalidArgument("tracing needs backend cpu, whose actors record what they do: use --backend cpu");
 }
 
+void RankLayer::enqueue(const LayerCall&, const StreamCall&, double) {
+  throw InvalidArgument("calls on a stream need backend cuda: use forward(), or another backend");
+}
+
 std::unique_ptr<PreparedCalls> RankLayer::prepare_calls(const LayerCall& call, const Repetition& repetition) {
   if (repetition.replay == Replay::graph) {
     throw InvalidArgument("replay (graph) needs backend cuda: use eager, or another backend");

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/caller_memory.hpp"
 #include "cuda/kernel_table.hpp"
 #include "cuda/layer.hpp"
 #include "cuda/local_heap.hpp"
@@ -22,6 +23,8 @@ namespace {
 using cuda_backend::check;
 using cuda_backend::DeviceGuard;
 using cuda_backend::DeviceMemory;
+using cuda_backend::RelaxedCapture;
+using cuda_backend::require_gpu_memory;
 
 int count_devices() {
   int count = 0;
@@ -38,12 +41,6 @@ int count_devices() {
     throw CudaError("backend (cuda) needs a GPU, and this machine shows none: check nvidia-smi, or use backend cpu");
   }
   return count;
-}
-
-bool on_device(const void* pointer) {
-  cudaPointerAttributes attributes{};
-  check(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
-  return attributes.type == cudaMemoryTypeDevice;
 }
 
 /// Expert parameters of one rank in its GPU's memory.
@@ -85,12 +82,6 @@ class UploadedWeights {
   WeightsView view_;
 };
 
-void require_on_device(const char* name, const void* pointer) {
-  if (pointer == nullptr || on_device(pointer)) return;
-  throw InvalidArgument(fmt::format("{} must lie in GPU memory for backend cuda, got host memory: copy it to the GPU of the "
-                                    "rank first", name));
-}
-
 /// Device buffers for the tensors of a call that lie in host memory. Made with the layer: a running call of another rank
 /// on the GPU may wait for this one, so nothing may allocate in between.
 struct Staging {
@@ -106,7 +97,7 @@ struct Staging {
   }
 };
 
-/// A synchronous call. With weights from a source of host memory, the tensors of its calls lie in host memory too.
+/// With weights from a source of host memory, the tensors of its calls lie in host memory too, and calls block.
 class CudaLayer final : public RankLayer {
  public:
   CudaLayer(std::shared_ptr<cuda_backend::RankContext> context, const Problem& problem,
@@ -115,28 +106,24 @@ class CudaLayer final : public RankLayer {
         layer_(context_, problem, weights, layer_id) {
     const DeviceGuard guard(context_->device());
     if (uploaded_) staging_ = std::make_unique<Staging>(context_->device(), problem);
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  }
-  ~CudaLayer() override {
-    const DeviceGuard guard(context_->device());
-    cudaStreamDestroy(stream_);
   }
 
   CallStats forward(const LayerCall& call, double deadline_seconds) override {
     const std::lock_guard lock(call_mutex_);
     const auto begin = std::chrono::steady_clock::now();
     const DeviceGuard guard(context_->device());
+    const cudaStream_t stream = context_->own_stream();
     const cuda_backend::CallInput input = place(call, deadline_seconds);
-    const cuda_backend::KernelState before = context_->state(stream_);
-    layer_.forward(input, stream_);
+    const cuda_backend::KernelState before = context_->state(stream);
+    layer_.forward(input, stream);
     // A copy that waits in its engine's queue for this kernel would hold up those of the ranks that the kernel waits for.
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     if (staging_ && call.y.num_rows > 0) {
-      check(cudaMemcpyAsync(call.y.data, input.y.data, row_bytes(call), cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+      check(cudaMemcpyAsync(call.y.data, input.y.data, row_bytes(call), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
     }
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     layer_.status();
-    const cuda_backend::KernelState after = context_->state(stream_);
+    const cuda_backend::KernelState after = context_->state(stream);
     const CallPlan plan = layer_.plan(call.max_tokens);
     CallStats stats{.wire_form = plan.wire_form,
                     .result_form = plan.result_form,
@@ -150,13 +137,28 @@ class CudaLayer final : public RankLayer {
     return stats;
   }
 
+  void enqueue(const LayerCall& call, const StreamCall& where, double deadline_seconds) override {
+    if (staging_) {
+      throw InvalidArgument("calls on a stream need the layer's weights in GPU memory: make it from a WeightsView");
+    }
+    const std::lock_guard lock(call_mutex_);
+    const DeviceGuard guard(context_->device());
+    const RelaxedCapture relaxed;
+    require_gpu_memory("num_tokens", where.num_tokens, context_->device());
+    cuda_backend::CallInput input = place(call, deadline_seconds);
+    input.num_tokens = where.num_tokens;
+    layer_.forward(input, static_cast<cudaStream_t>(where.stream));
+  }
+
+  void check_calls() const override { layer_.status(); }
+
   std::unique_ptr<PreparedCalls> prepare_calls(const LayerCall& call, const Repetition& repetition) override {
     const std::lock_guard lock(call_mutex_);
     const DeviceGuard guard(context_->device());
     cuda_backend::LaunchedCall launched{.context = context_,
                                         .layer = &layer_,
                                         .input = place(call, repetition.deadline_seconds),
-                                        .stream = stream_,
+                                        .stream = context_->own_stream(),
                                         .host_y = staging_ ? call.y.data : nullptr,
                                         .y_bytes = row_bytes(call)};
     return std::make_unique<cuda_backend::RepeatedLaunch>(std::move(launched), repetition.replay, repetition.most_calls);
@@ -170,10 +172,10 @@ class CudaLayer final : public RankLayer {
     if (staging_) {
       upload(call, input);
     } else {
-      require_on_device("x", call.x.data);
-      require_on_device("topk_ids", call.routing.topk_ids);
-      require_on_device("topk_weights", call.routing.topk_weights);
-      require_on_device("y", call.y.data);
+      require_gpu_memory("x", call.x.data, context_->device());
+      require_gpu_memory("topk_ids", call.routing.topk_ids, context_->device());
+      require_gpu_memory("topk_weights", call.routing.topk_weights, context_->device());
+      require_gpu_memory("y", call.y.data, context_->device());
     }
     return input;
   }
@@ -193,7 +195,9 @@ class CudaLayer final : public RankLayer {
     input.y.data = staging_->y.as<void>();
   }
   void copy_in(const DeviceMemory& target, const void* source, std::size_t bytes) {
-    if (bytes > 0) check(cudaMemcpyAsync(target.as<void>(), source, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(target.as<void>(), source, bytes, cudaMemcpyHostToDevice, context_->own_stream()),
+          "cudaMemcpyAsync");
   }
 
   std::shared_ptr<cuda_backend::RankContext> context_;
@@ -201,7 +205,6 @@ class CudaLayer final : public RankLayer {
   std::unique_ptr<UploadedWeights> uploaded_;  // null where the caller keeps the weights on the GPU
   std::unique_ptr<Staging> staging_;           // beside uploaded_
   cuda_backend::Layer layer_;
-  cudaStream_t stream_ = nullptr;
   std::mutex call_mutex_;
 };
 
@@ -221,14 +224,15 @@ class CudaHeap final : public SharedHeap {
 
   std::unique_ptr<RankLayer> make_layer(int rank, const Problem& problem, const RankWeights& weights,
                                         std::uint64_t layer_id) override {
+    const RelaxedCapture relaxed;
     std::shared_ptr<cuda_backend::RankContext> own = context(rank, problem.dtype);
     std::unique_ptr<UploadedWeights> uploaded;
     WeightsView view;
     if (const auto* dense = std::get_if<WeightsView>(&weights)) {
-      require_on_device("weights.up", dense->up);
-      require_on_device("weights.down", dense->down);
-      require_on_device("weights.up_bias", dense->up_bias);
-      require_on_device("weights.down_bias", dense->down_bias);
+      require_gpu_memory("weights.up", dense->up, own->device());
+      require_gpu_memory("weights.down", dense->down, own->device());
+      require_gpu_memory("weights.up_bias", dense->up_bias, own->device());
+      require_gpu_memory("weights.down_bias", dense->down_bias, own->device());
       view = *dense;
     } else {
       uploaded = std::make_unique<UploadedWeights>(own->device(), rank, problem,
@@ -255,8 +259,10 @@ class CudaHeap final : public SharedHeap {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(EngineKind engine, std::optional<int> device) : engine_(engine), device_(device) {}
+  CudaBackend(const GroupOptions& options, std::optional<int> device)
+      : engine_(options.engine), first_device_(options.first_device), device_(device) {}
 
+  int device_of(int rank) const override { return device_ ? *device_ : (first_device_ + rank) % count_devices(); }
   std::string engine_name(const Problem& problem) const override {
     return fmt::format("cuda-{}", to_string(cuda_backend::choose_engine(problem, engine_)));
   }
@@ -268,24 +274,25 @@ class CudaBackend final : public Backend {
     const int num_devices = count_devices();
     const int ranks_here = device_ ? 1 : (geometry.num_ranks + num_devices - 1) / num_devices;
     int num_sms = 0;
-    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device_.value_or(0)), "cudaDeviceGetAttribute");
+    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device_of(0)), "cudaDeviceGetAttribute");
     // The same for every dtype of an engine.
     const int service_warps = cuda_backend::kernel_entry(cuda_backend::engine_of(geometry), DType::bf16).service_warps;
     return make_local_layout(geometry, cuda_backend::roster_of(std::max(1, num_sms / ranks_here), service_warps)).total_bytes;
   }
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry,
                                         std::unique_ptr<fabric::Bootstrap> meeting) const override {
+    const RelaxedCapture relaxed;
     if (device_) {
       return std::make_shared<CudaHeap>(std::make_shared<cuda_backend::VmmHeap>(geometry, *device_, std::move(meeting)));
     }
-    const int num_devices = count_devices();
     std::vector<int> devices;
-    for (int rank = 0; rank < geometry.num_ranks; ++rank) devices.push_back(rank % num_devices);
+    for (int rank = 0; rank < geometry.num_ranks; ++rank) devices.push_back(device_of(rank));
     return std::make_shared<CudaHeap>(std::make_shared<cuda_backend::LocalHeap>(geometry, std::move(devices)));
   }
 
  private:
   EngineKind engine_;              // automatic: chosen by problem
+  int first_device_;           // of rank 0, where this process has all ranks
   std::optional<int> device_;  // of this process's rank; none: this process has all ranks
 };
 
@@ -303,13 +310,16 @@ void require_cuda_device() {
   }
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const GroupOptions& options, std::optional<int> device) {
+void require_device(int device) {
   const int count = count_devices();
-  if (device && (*device < 0 || *device >= count)) {
-    throw CudaError(fmt::format("device ({}) must be in 0..{}, the GPUs that this process sees: start fewer ranks, or check "
-                                "CUDA_VISIBLE_DEVICES", *device, count - 1));
-  }
-  return std::make_unique<CudaBackend>(options.engine, device);
+  if (device >= 0 && device < count) return;
+  throw CudaError(fmt::format("device ({}) must be in 0..{}, the GPUs that this process sees: start fewer ranks, or check "
+                              "CUDA_VISIBLE_DEVICES", device, count - 1));
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const GroupOptions& options, std::optional<int> device) {
+  require_device(device.value_or(options.first_device));
+  return std::make_unique<CudaBackend>(options, device);
 }
 
 }  // namespace flashmoe

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "actors/stall.hpp"
+#include "cuda/caller_memory.hpp"
 #include "cuda/kernel_table.hpp"
 #include "flashmoe/error.hpp"
 
@@ -36,10 +37,16 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
   local_ = DeviceMemory(device(), local_layout_.total_bytes);
   state_ = DeviceMemory(device(), sizeof(KernelState));
   last_launch_.create();
+  own_stream_.create();
   const std::vector<MBlock> blocks(static_cast<std::size_t>(local_layout_.geometry.num_m_blocks));
   check(cudaMemcpy(local_.as<char>() + local_layout_.m_blocks, blocks.data(), blocks.size() * sizeof(MBlock),
                    cudaMemcpyHostToDevice),
         "cudaMemcpy");
+}
+
+RankContext::~RankContext() {
+  const RelaxedCapture relaxed;
+  cudaEventSynchronize(last_launch());
 }
 
 KernelArgs RankContext::make_args() const {

@@ -31,6 +31,8 @@ class RankContext {
  public:
   /// Throws CudaError when the blocks of all ranks on the GPU cannot be resident at once.
   RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options);
+  /// Waits for the last eager launch.
+  ~RankContext();
 
   DeviceHeap& heap() const { return *heap_; }
   int rank() const { return rank_; }
@@ -49,6 +51,8 @@ class RankContext {
   /// Recorded after each eager launch: the next one, on any stream, waits for it. Captured calls run where their graph
   /// is launched; two graphs of one heap must not be launched at once.
   cudaEvent_t last_launch() const { return last_launch_.get(); }
+  /// For calls that block.
+  cudaStream_t own_stream() const { return own_stream_.get(); }
 
  private:
   std::shared_ptr<DeviceHeap> heap_;
@@ -61,6 +65,7 @@ class RankContext {
   DeviceMemory state_;
   PinnedHost<Outcome> outcome_;
   OwnedEvent last_launch_;
+  OwnedStream own_stream_;
   std::mutex mutex_;
 };
 

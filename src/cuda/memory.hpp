@@ -66,6 +66,22 @@ class OwnedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+/// A stream that waits for no other, of the device that is current when it is made.
+class OwnedStream {
+ public:
+  OwnedStream() = default;
+  void create() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
+  ~OwnedStream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
 /// One zeroed T in pinned host memory that every device can write.
 template <class T>
 class PinnedHost {

@@ -303,7 +303,7 @@ TEST(CAbi, null_handles_are_errors_and_destroying_them_is_nothing) {
   expect_failure(flashmoe_layer_create(nullptr, 0, &problem, nullptr, 0, &layer), FLASHMOE_INVALID_ARGUMENT, "group");
   expect_failure(flashmoe_layer_forward(nullptr, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "layer must not be NULL");
   expect_failure(flashmoe_router_create(nullptr, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "router");
-  expect_failure(flashmoe_router_route_logits(nullptr, nullptr, 0, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "router");
+  expect_failure(flashmoe_router_route_logits(nullptr, nullptr, 0, nullptr, nullptr, nullptr), FLASHMOE_INVALID_ARGUMENT, "router");
 }
 
 TEST(CAbi, a_router_routes_hidden_states_and_logits) {
@@ -322,14 +322,14 @@ TEST(CAbi, a_router_routes_hidden_states_and_logits) {
   const std::vector<float> x{2, 1, 1, 2}, logits{2, 1, -3, 1, 2, -3};
   std::vector<std::int32_t> ids(4), ids_of_logits(4);
   std::vector<float> weights(4), weights_of_logits(4);
-  EXPECT_EQ(flashmoe_router_route(router, FLASHMOE_FP32, x.data(), 2, ids.data(), weights.data()), FLASHMOE_OK);
-  EXPECT_EQ(flashmoe_router_route_logits(router, logits.data(), 2, ids_of_logits.data(), weights_of_logits.data()),
+  EXPECT_EQ(flashmoe_router_route(router, FLASHMOE_FP32, x.data(), 2, ids.data(), weights.data(), nullptr), FLASHMOE_OK);
+  EXPECT_EQ(flashmoe_router_route_logits(router, logits.data(), 2, ids_of_logits.data(), weights_of_logits.data(), nullptr),
             FLASHMOE_OK);
   EXPECT_THAT(ids, testing::ElementsAre(0, 1, 1, 0));
   EXPECT_EQ(ids, ids_of_logits);
   EXPECT_EQ(weights, weights_of_logits);
   EXPECT_NEAR(weights[0] + weights[1], 1.0, 1e-6);
-  expect_failure(flashmoe_router_route(router, 77, x.data(), 2, ids.data(), weights.data()), FLASHMOE_INVALID_ARGUMENT,
+  expect_failure(flashmoe_router_route(router, 77, x.data(), 2, ids.data(), weights.data(), nullptr), FLASHMOE_INVALID_ARGUMENT,
                  "dtype (number 77)");
   flashmoe_router_destroy(router);
 }

@@ -340,6 +340,27 @@ TEST(CppApi, a_router_of_hidden_states_routes_like_its_logits) {
   EXPECT_NO_THROW(router.route(DType::fp32, {}, nullptr, nullptr));
 }
 
+TEST(CppApi, a_router_takes_its_weight_in_any_type) {
+  const std::vector<std::uint16_t> weight{0x3f80, 0, 0, 0x3fc0};  // bf16 {{1, 0}, {0, 1.5}}
+  const Router router({.num_experts = 2, .top_k = 1}, {.hidden = 2, .weight = weight.data(), .weight_dtype = DType::bf16});
+  const std::vector<float> x{1, 0.5f, 1, 0.75f};
+  std::vector<std::int32_t> ids(2);
+  std::vector<float> weights(2);
+  router.route(DType::fp32, {x.data(), 2}, ids.data(), weights.data());
+  EXPECT_THAT(ids, testing::ElementsAre(0, 1));
+}
+
+TEST(CppApi, the_cpu_has_no_streams) {
+  const Problem problem = small_problem(1);
+  World world(problem);
+  Batch batch = test::make_batch(problem, 3, 1, test::Routing::any);
+  EXPECT_THAT([&] { world.layers[0].enqueue(batch.x_view(), batch.routing(), batch.y_view(), {}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("need backend cuda")));
+  world.layers[0].forward(batch.x_view(), batch.routing(), batch.y_view());
+  EXPECT_NO_THROW(world.layers[0].check_calls());
+  EXPECT_EQ(world.layers[0].info().device, -1);
+}
+
 TEST(CppApi, a_router_refuses_what_does_not_fit) {
   const RouterConfig config{.num_experts = 2, .top_k = 1};
   const std::vector<float> values(4);
@@ -348,6 +369,8 @@ TEST(CppApi, a_router_refuses_what_does_not_fit) {
   EXPECT_THROW(Router(RouterConfig{}), InvalidArgument);
   EXPECT_THROW(Router(config, {.hidden = 0, .weight = values.data()}), InvalidArgument);
   EXPECT_THROW(Router(config, {.bias = values.data()}), InvalidArgument);
+  EXPECT_THROW(Router(config, {.hidden = 2, .weight = values.data(), .weight_dtype = static_cast<DType>(9)}), InvalidArgument);
+  EXPECT_THROW(Router(config, {}, {.backend = static_cast<BackendKind>(9)}), InvalidArgument);
   EXPECT_THROW(Router(config, {.selection_bias = values.data()}), InvalidArgument);
   EXPECT_THROW(Router(config).route(DType::fp32, {values.data(), 1}, ids.data(), weights.data()), InvalidArgument);
   EXPECT_THROW(Router(config).route_logits(1, nullptr, ids.data(), weights.data()), InvalidArgument);

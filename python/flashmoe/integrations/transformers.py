@@ -103,7 +103,8 @@ class Experts(LayerModule):
         experts, hidden, intermediate = self.down_proj.shape
         return layers.Problem(
             hidden=hidden, intermediate=intermediate, top_k=top_k, num_experts=experts * self._num_ranks,
-            max_tokens=self._max_tokens, dtype=torch_ops.DTYPES[self.down_proj.dtype], num_ranks=self._num_ranks,
+            max_tokens=self._max_tokens, num_ranks=self._num_ranks,
+            dtype=torch_ops.layer_dtype(self.down_proj.dtype, "cpu" if self._group is None else self._group.backend),
             activation=self._activation, up_bias=self._form.bias, down_bias=self._form.bias,
             weight_on_input=self._form.in_block, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
 
@@ -128,7 +129,7 @@ def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Option
     """Replaces the routed experts of every MoE block of a transformers model, in place, and returns the model.
 
     Args:
-        model: of one of the module's families, on the CPU, in bf16, fp16 or fp32.
+        model: of one of the module's families, on the CPU or a GPU, in bf16, fp16 or fp32.
         group: ranks that share the experts, each with a patched model of its own; every forward() of the model is
             collective then: the ranks make the same number, with any number of tokens. None: all experts are here.
         rank: which of them this is (see Layer).

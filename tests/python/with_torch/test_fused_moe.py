@@ -171,7 +171,7 @@ def test_memory_between_calls_is_bounded():  # MEM1, MEM3
     seen = []
     for tokens in (8, 16, 32, 64, 128, 256, 256, 8):
         problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, tokens, dtype="fp32")
-        with pool.layer(problem, torch.device("cpu"), *make()[1:3]) as layer:
+        with pool.layer(problem, "cpu", *make()[1:3]) as layer:
             need = layer.info.heap_bytes + layer.info.local_bytes
         seen.append(pool.bytes_kept())
         assert need <= seen[-1] <= max(1 << 20, need)

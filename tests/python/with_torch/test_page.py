@@ -115,7 +115,7 @@ def test_every_launcher_gives_the_same_ranks(monkeypatch, is_one_sentence, launc
     (dict(data_type="bf16"), flashmoe.InvalidDType, "DataType.BF16"),
     (dict(mlp_type=2), flashmoe.InvalidDType, "MLPType.GATED"),
     (dict(ep_world=2), flashmoe.FabricError, "one process"),
-    (dict(device_id=0), flashmoe.InvalidArgument, "device_id"),
+    (dict(device_id=99), flashmoe.CudaError, "CUDA|GPU"),
 ])
 def test_layers_that_cannot_be(is_one_sentence, change, error, message):
     with pytest.raises(error, match=message) as caught:
