@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "io/synthetic_experts.hpp"
+#include "planner/rank_memory.hpp"
 #include "run_report.hpp"
 #include "table.hpp"
 
@@ -23,33 +23,6 @@ nlohmann::json tokens_json(const Job& job) {
   const bool even =
       std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts.front(); });
   return even ? nlohmann::json(counts.front()) : nlohmann::json(counts);
-}
-
-struct SlowestBound {
-  RankBound bound;
-  double memory_bytes = 0;  ///< largest over the ranks
-  double flops = 0;         ///< of all ranks
-};
-
-SlowestBound bound_of(const Problem& problem, const std::vector<RankWork>& work) {
-  SlowestBound slowest;
-  for (const RankWork& rank : work) {
-    const RankBound bound = rank_bound(problem, rank, BoundRates::h100(problem.dtype));
-    if (bound.us() >= slowest.bound.us()) slowest.bound = bound;
-    slowest.memory_bytes = std::max(slowest.memory_bytes, memory_bytes(problem, rank));
-    slowest.flops += rank.routes_in * flops_per_route(problem);
-  }
-  return slowest;
-}
-
-/// Memory of one rank while its layer is called: heap, scratch, weights and the call's tensors.
-std::uint64_t rank_memory_bytes(const Job& job, const LayerInfo& info) {
-  const Problem& problem = job.problem;
-  const auto tokens = static_cast<std::uint64_t>(problem.max_tokens);
-  const std::uint64_t row = static_cast<std::uint64_t>(problem.hidden) * dtype_bytes(problem.dtype);
-  const std::uint64_t route = static_cast<std::uint64_t>(problem.top_k) * (sizeof(std::int32_t) + sizeof(float));
-  return info.heap_bytes + info.local_bytes + tokens * (2 * row + route) +
-         static_cast<std::uint64_t>(problem.num_local_experts()) * expert_bytes(problem);
 }
 
 std::string cell(const nlohmann::json& row, const char* key, const char* format, double scale = 1.0) {
@@ -114,8 +87,8 @@ nlohmann::json identity_of_row(const nlohmann::json& row) {
 nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement) {
   const Job& job = bench_case.job;
   const Problem& problem = job.problem;
-  const SlowestBound slowest = bound_of(problem, measurement.work);
-  const RankBound& bound = slowest.bound;
+  const LayerBound layer = layer_bound(problem, measurement.work, BoundRates::h100(problem.dtype));
+  const RankBound& bound = layer.rank;
   const double us = quantile(measurement.call_us, 0.5);
   const double num_units = measurement.num_gpus > 0 ? measurement.num_gpus : problem.num_ranks;
   std::uint64_t wire = 0;
@@ -140,9 +113,9 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
               {"latency_us", us},
               {"p95_us", quantile(measurement.call_us, 0.95)},
               {"fastest_us", quantile(measurement.call_us, 0.0)},
-              {"tflops_per_gpu", slowest.flops / num_units / us * 1e-6},
-              {"hbm_bytes", slowest.memory_bytes},
-              {"hbm_gb_per_s", slowest.memory_bytes / us * 1e-3},
+              {"tflops_per_gpu", layer.flops / num_units / us * 1e-6},
+              {"hbm_bytes", layer.memory_bytes},
+              {"hbm_gb_per_s", layer.memory_bytes / us * 1e-3},
               {"wire_bytes", wire},
               {"wire_overhead_bytes", overhead},
               {"wire_gb_per_s", static_cast<double>(most_sent) / us * 1e-3},
@@ -153,7 +126,7 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
               {"baselines", nlohmann::json::object()},
               {"heap_bytes", measurement.info.heap_bytes},
               {"local_bytes", measurement.info.local_bytes},
-              {"rank_memory_bytes", rank_memory_bytes(job, measurement.info)},
+              {"rank_memory_bytes", rank_memory_bytes(problem, measurement.info.heap_bytes, measurement.info.local_bytes)},
               {"weights_in_memory", measurement.weights_in_memory},
               {"verified_tokens", comparison.all.num_tokens},
               {"rel_l2", compared ? nlohmann::json(comparison.all.rel_l2) : nlohmann::json(nullptr)},

@@ -26,8 +26,8 @@ nlohmann::json arguments_of(const TraceRecord& record) {
 // Picture: a column of labels, then the time axis.
 constexpr double kLeft = 120;
 constexpr double kWidth = 1200;
-constexpr double kRow = 14;
 constexpr double kHeadroom = 44;
+constexpr std::size_t kManyRows = 200;  // from here on rows are low
 constexpr double kNarrowest = 0.25;  // pixels of a span that is drawn by itself
 
 /// Text as it stands in a picture's source.
@@ -74,8 +74,9 @@ struct Bar {
 
 class SvgRows {
  public:
-  SvgRows(std::ostream& stream, const TimelineBounds& bounds)
-      : stream_(stream), bounds_(bounds), scale_(kWidth / std::max(1.0, us_since(bounds.begin_ns, bounds.end_ns))) {}
+  SvgRows(std::ostream& stream, const TimelineBounds& bounds, double row_height)
+      : stream_(stream), bounds_(bounds), scale_(kWidth / std::max(1.0, us_since(bounds.begin_ns, bounds.end_ns))),
+        row_height_(row_height) {}
 
   void draw(const ActorTrace& actor, double y) {
     Bar bar;
@@ -110,14 +111,21 @@ class SvgRows {
         "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{}{}: {:.1f} us from "
         "{:.1f} us</title></rect>\n",
         kLeft + us_since(bounds_.begin_ns, bar.begin_ns) * scale_, y + 1,
-        std::max(0.1, width(bar.begin_ns, bar.end_ns)), kRow - 2, bar.colour->value, bar.label, more,
+        std::max(0.1, width(bar.begin_ns, bar.end_ns)), 0.86 * row_height_, bar.colour->value, bar.label, more,
         us_since(bar.begin_ns, bar.end_ns), us_since(bounds_.begin_ns, bar.begin_ns));
   }
 
   std::ostream& stream_;
   TimelineBounds bounds_;
   double scale_;  // pixels a us
+  double row_height_;
 };
+
+/// Such an actor has no row of its own in a picture: a GPU has hundreds that found no tokens.
+bool only_waits(const ActorTrace& actor) {
+  return std::all_of(actor.records.begin(), actor.records.end(),
+                     [](const TraceRecord& record) { return record.kind == TraceRecord::Kind::wait; });
+}
 
 void write_legend(std::ostream& stream) {
   double x = kLeft;
@@ -170,7 +178,16 @@ std::string name_of(const TraceRecord& record) {
   return "exit";
 }
 
-std::string name_of(const ActorTrace& actor) { return fmt::format("{} {}", to_string(actor.actor), actor.index); }
+std::string role_of(const ActorTrace& actor) {
+  return std::string(actor.actor == Actor::processor ? to_string(actor.part) : to_string(actor.actor));
+}
+
+std::string name_of(const ActorTrace& actor) {
+  const std::string name = fmt::format("{} {}", role_of(actor), actor.index);
+  if (actor.sm < 0) return name;
+  return actor.part == ProcessorPart::consumer ? fmt::format("SM {} {}.{}", actor.sm, name, actor.warpgroup)
+                                               : fmt::format("SM {} {}", actor.sm, name);
+}
 
 void write_chrome(const std::vector<RankTrace>& ranks, std::ostream& stream) {
   const TimelineBounds bounds = bounds_of(ranks);
@@ -188,7 +205,7 @@ void write_chrome(const std::vector<RankTrace>& ranks, std::ostream& stream) {
       for (const TraceRecord& record : actor.records) {
         put({{"ph", "X"},
              {"name", name_of(record)},
-             {"cat", record.kind == TraceRecord::Kind::wait ? "wait" : std::string(to_string(actor.actor))},
+             {"cat", record.kind == TraceRecord::Kind::wait ? "wait" : role_of(actor)},
              {"pid", rank},
              {"tid", thread},
              {"ts", us_since(bounds.begin_ns, record.begin_ns)},
@@ -203,23 +220,37 @@ void write_chrome(const std::vector<RankTrace>& ranks, std::ostream& stream) {
 void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, std::ostream& stream) {
   const TimelineBounds bounds = bounds_of(ranks);
   std::size_t num_rows = 0;
-  for (const RankTrace& rank : ranks) num_rows += rank.actors.size() + 1;
-  const double height = kHeadroom + kRow * static_cast<double>(num_rows) + 20;
+  std::size_t num_idle = 0;
+  for (const RankTrace& rank : ranks) {
+    const auto idle = static_cast<std::size_t>(std::count_if(rank.actors.begin(), rank.actors.end(), only_waits));
+    num_rows += rank.actors.size() - idle + 1;
+    num_idle += idle;
+  }
+  const double row_height = num_rows > kManyRows ? 6 : 14;
+  const double height = kHeadroom + row_height * static_cast<double>(num_rows) + 20;
+  const std::string idle_note =
+      num_idle > 0 ? fmt::format("; {} actors that only waited are left out", num_idle) : std::string();
   stream << fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-      "<text x=\"8\" y=\"14\" font-size=\"12\">{2}</text>\n",
-      kLeft + kWidth + 40, height, escaped(title));
+      "<text x=\"8\" y=\"14\" font-size=\"12\">{2}{3}</text>\n",
+      kLeft + kWidth + 40, height, escaped(title), idle_note);
   write_legend(stream);
-  SvgRows rows(stream, bounds);
+  SvgRows rows(stream, bounds, row_height);
+  const double font_size = std::min(10.0, 0.9 * row_height);
+  const auto label = [&](double x, double y, const char* style, const std::string& text) {
+    stream << fmt::format("<text x=\"{}\" y=\"{:.1f}\" font-size=\"{:.1f}\"{}>{}</text>\n", x, y + 0.75 * row_height,
+                          font_size, style, text);
+  };
   double y = kHeadroom;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    stream << fmt::format("<text x=\"8\" y=\"{}\" font-weight=\"bold\">rank {}</text>\n", y + kRow - 3, rank);
-    y += kRow;
+    label(8, y, " font-weight=\"bold\"", fmt::format("rank {}", rank));
+    y += row_height;
     for (const ActorTrace& actor : ranks[rank].actors) {
-      stream << fmt::format("<text x=\"16\" y=\"{}\">{}</text>\n", y + kRow - 4, name_of(actor));
+      if (only_waits(actor)) continue;
+      label(16, y, "", name_of(actor));
       rows.draw(actor, y);
-      y += kRow;
+      y += row_height;
     }
   }
   write_axis(stream, us_since(bounds.begin_ns, bounds.end_ns), y);

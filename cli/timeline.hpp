@@ -20,13 +20,17 @@ TimelineBounds bounds_of(const std::vector<RankTrace>& ranks);
 /// "up", "down", "reduce", "work", or "wait: " and the signal.
 std::string name_of(const TraceRecord& record);
 
-/// "processor 1"
+/// "dispatcher"; of a part of a processor: "foreman", "loader", "consumer".
+std::string role_of(const ActorTrace& actor);
+
+/// "processor 1"; on a GPU "SM 7 dispatcher 5", "SM 7 consumer 6.1".
 std::string name_of(const ActorTrace& actor);
 
 /// Chrome's trace event format: a process a rank, a thread an actor, a complete event a span, us from the first span.
 void write_chrome(const std::vector<RankTrace>& ranks, std::ostream& stream);
 
-/// A picture that needs nothing else: a row an actor, under its rank. Spans too narrow to see are drawn as one.
+/// A picture that needs nothing else: a row an actor, under its rank. Spans too narrow to see are drawn as one,
+/// actors that only waited not at all.
 void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, std::ostream& stream);
 
 }  // namespace flashmoe::cli

@@ -14,6 +14,7 @@
 #include "execute.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
+#include "gpu_monitor.hpp"
 #include "io/new_file.hpp"
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
@@ -61,6 +62,7 @@ nlohmann::json to_json(const TraceSummary& summary) {
           {"overlap_efficiency", summary.overlap_efficiency},
           {"resident_share", summary.resident_share},
           {"busy_share", summary.busy_share},
+          {"product_share", summary.product_share},
           {"num_records", summary.num_records},
           {"num_dropped", summary.num_dropped}};
 }
@@ -80,8 +82,8 @@ std::string to_text(const TraceSummary& summary) {
       100 * summary.overlap_efficiency);
   text += fmt::format(
       "utilisation {:.1f} % of the call with a processor there (the thesis' SM utilisation), {:.1f} % with it in "
-      "a tile\n",
-      100 * summary.resident_share, 100 * summary.busy_share);
+      "a task, {:.1f} % in an up or down product\n",
+      100 * summary.resident_share, 100 * summary.busy_share, 100 * summary.product_share);
   if (summary.num_dropped > 0) {
     text += fmt::format("{} spans did not fit, so this is the beginning of the call alone: raise --records\n",
                         summary.num_dropped);
@@ -89,14 +91,16 @@ std::string to_text(const TraceSummary& summary) {
   return text;
 }
 
-void check_options(const TraceOptions& options, const Job& job) {
+int records_of(const TraceOptions& options, const Job& job) {
   constexpr int kMost = 1 << 24;
-  if (options.records < 1 || options.records > kMost) {
-    throw InvalidArgument(fmt::format("records ({}) must be between 1 and {}", options.records, kMost));
+  const int records = options.records.value_or(job.group.backend == BackendKind::cuda ? 1 << 12 : 1 << 16);
+  if (records < 1 || records > kMost) {
+    throw InvalidArgument(fmt::format("records ({}) must be between 1 and {}", records, kMost));
   }
-  if (job.group.backend != BackendKind::cpu) {
-    throw InvalidArgument("flashmoe trace needs backend cpu, whose actors record what they do: use --backend cpu");
-  }
+  return records;
+}
+
+void check_options(const TraceOptions& options, const Job& job) {
   if (!job.checkpoint.empty()) {
     throw InvalidArgument("flashmoe trace makes its weights: name the layer by --preset, --config or its sizes");
   }
@@ -113,13 +117,14 @@ void check_options(const TraceOptions& options, const Job& job) {
 ExitCode trace(const TraceOptions& options) {
   const Machine machine = this_machine();
   Job job = make_job(options.shared, machine.num_cores);
+  const int records = records_of(options, job);
   check_options(options, job);
   const LayerInfo info = LayerFactory::plan(Group::local(job.problem.num_ranks, job.group), job.problem);
   const std::int64_t num_compared = std::min(job.verify_tokens.value_or(kSampledTokens), job.num_tokens());
   const MemoryPlan memory = plan_memory(job, info, num_compared, machine.num_cores, machine.available_bytes);
   const auto experts = std::make_shared<GeneratedExperts>(job.problem, job.seed, memory.expert_cache_bytes);
   Batch batch = make_batch(job, std::nullopt);
-  const std::vector<RankTrace> traces = trace_call(job, experts, batch, options.records);
+  const std::vector<RankTrace> traces = trace_call(job, experts, batch, records);
   const Comparison comparison = judge(
       job.problem,
       compare(
@@ -134,9 +139,11 @@ ExitCode trace(const TraceOptions& options) {
   if (!options.svg.empty())
     write_new_file(options.svg, [&](std::ostream& stream) { write_svg(traces, title, stream); });
   const TraceSummary summary = summarise(traces);
+  const std::optional<GpuIdentity> gpu = job.group.backend == BackendKind::cuda ? identify_gpu() : std::nullopt;
+  const std::string card = job.group.backend == BackendKind::cpu ? machine.processor : gpu ? gpu->card : "unknown";
   const nlohmann::json json{{"schema", "trace"},
                             {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
-                            {"card", machine.processor},
+                            {"card", card},
                             {"backend", to_string(job.group.backend)},
                             {"version", version()},
                             {"layer", job.layer_name},

@@ -1,6 +1,7 @@
 // The flags of `flashmoe trace`: those of `run`, and where the timeline goes.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "options.hpp"
@@ -9,10 +10,10 @@ namespace flashmoe::cli {
 
 struct TraceOptions {
   Options shared;
-  std::string chrome;     ///< file for Perfetto and Chrome; empty: none
-  std::string svg;        ///< empty: none
-  std::string summary;    ///< results file, schema "trace"; empty: none
-  int records = 1 << 16;  ///< room of one actor
+  std::string chrome;          ///< file for Perfetto and Chrome; empty: none
+  std::string svg;             ///< empty: none
+  std::string summary;         ///< results file, schema "trace"; empty: none
+  std::optional<int> records;  ///< room of one actor; none: as large as the backend can well afford
 };
 
 void add_trace_options(CLI::App& command, TraceOptions& options);

@@ -1,6 +1,7 @@
 #include "trace_summary.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "timeline.hpp"
@@ -45,6 +46,62 @@ std::uint64_t common_length(const Spans& a, const Spans& b) {
   return total;
 }
 
+template <class Wanted>
+void add_spans(const ActorTrace& actor, Spans& spans, const Wanted& wanted) {
+  for (const TraceRecord& record : actor.records) {
+    if (wanted(record)) spans.emplace_back(record.begin_ns, record.end_ns);
+  }
+}
+
+/// A processor's time, of all its parts: a Hopper block's consumers work at once.
+struct ProcessorSpans {
+  std::uint64_t begin_ns = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t end_ns = 0;
+  Spans busy;      // tasks, with what consumers do with their products
+  Spans products;  // up and down tasks
+
+  void add(const ActorTrace& actor) {
+    if (actor.records.empty()) return;
+    begin_ns = std::min(begin_ns, actor.records.front().begin_ns);
+    end_ns = std::max(end_ns, actor.records.back().end_ns);
+    if (actor.part == ProcessorPart::foreman || actor.part == ProcessorPart::loader) return;
+    const bool consumer = actor.part == ProcessorPart::consumer;
+    add_spans(actor, busy, [consumer](const TraceRecord& record) {
+      return record.kind == TraceRecord::Kind::task || (consumer && record.kind == TraceRecord::Kind::work);
+    });
+    add_spans(actor, products, [](const TraceRecord& record) {
+      return record.kind == TraceRecord::Kind::task && record.task_kind != TaskKind::reduce;
+    });
+  }
+};
+
+struct ProcessorTime {
+  std::uint64_t resident_ns = 0;
+  std::uint64_t busy_ns = 0;
+  std::uint64_t product_ns = 0;
+
+  void add(ProcessorSpans spans) {
+    if (spans.end_ns > spans.begin_ns) resident_ns += spans.end_ns - spans.begin_ns;
+    busy_ns += length(united(std::move(spans.busy)));
+    product_ns += length(united(std::move(spans.products)));
+  }
+};
+
+/// What the actor did, by name, and what it waited for.
+void add_times(const ActorTrace& actor, TraceSummary& summary) {
+  const std::string role = role_of(actor);
+  // The consumers wait for what these wait for.
+  const bool counts = actor.part != ProcessorPart::foreman && actor.part != ProcessorPart::loader;
+  for (const TraceRecord& record : actor.records) {
+    const double us = us_of(record.end_ns - record.begin_ns);
+    if (record.kind == TraceRecord::Kind::wait) {
+      if (counts) summary.wait_us[static_cast<std::size_t>(cause_of(record.signal))] += us;
+    } else {
+      summary.busy_us[record.kind == TraceRecord::Kind::task ? role + "." + name_of(record) : role] += us;
+    }
+  }
+}
+
 }  // namespace
 
 std::string_view to_string(WaitCause cause) {
@@ -73,45 +130,38 @@ TraceSummary summarise(const std::vector<RankTrace>& ranks) {
   summary.wall_us = us_of(bounds.end_ns - bounds.begin_ns);
   std::uint64_t moving_ns = 0;
   std::uint64_t hidden_ns = 0;
-  double resident_us = 0;
-  double task_us = 0;
-  int num_processors = 0;
+  ProcessorTime total;
+  std::size_t num_processors = 0;
   for (const RankTrace& rank : ranks) {
     Spans moving;
     Spans computing;
+    std::map<int, ProcessorSpans> processors;
     for (const ActorTrace& actor : rank.actors) {
       summary.num_records += actor.records.size();
       summary.num_dropped += actor.num_dropped;
-      const bool mover = actor.actor == Actor::dispatcher || actor.actor == Actor::combiner;
-      for (const TraceRecord& record : actor.records) {
-        const double us = us_of(record.end_ns - record.begin_ns);
-        if (record.kind == TraceRecord::Kind::wait) {
-          summary.wait_us[static_cast<std::size_t>(cause_of(record.signal))] += us;
-          continue;
-        }
-        const std::string actor_name(to_string(actor.actor));
-        const bool task = record.kind == TraceRecord::Kind::task;
-        summary.busy_us[task ? actor_name + "." + name_of(record) : actor_name] += us;
-        if (task) {
-          task_us += us;
-          computing.emplace_back(record.begin_ns, record.end_ns);
-        } else if (mover) {
-          moving.emplace_back(record.begin_ns, record.end_ns);
-        }
-      }
+      add_times(actor, summary);
       if (actor.actor == Actor::processor) {
-        ++num_processors;
-        if (!actor.records.empty()) resident_us += us_of(actor.records.back().end_ns - actor.records.front().begin_ns);
+        processors[actor.index].add(actor);
+      } else if (actor.actor == Actor::dispatcher || actor.actor == Actor::combiner) {
+        add_spans(actor, moving, [](const TraceRecord& record) { return record.kind == TraceRecord::Kind::work; });
       }
     }
+    for (auto& [index, processor] : processors) {
+      computing.insert(computing.end(), processor.busy.begin(), processor.busy.end());
+      total.add(std::move(processor));
+    }
+    num_processors += processors.size();
     moving = united(std::move(moving));
     moving_ns += length(moving);
     hidden_ns += common_length(moving, united(std::move(computing)));
   }
   if (moving_ns > 0) summary.overlap_efficiency = static_cast<double>(hidden_ns) / static_cast<double>(moving_ns);
-  if (num_processors > 0 && summary.wall_us > 0) {
-    summary.resident_share = resident_us / (num_processors * summary.wall_us);
-    summary.busy_share = task_us / (num_processors * summary.wall_us);
+  const std::uint64_t available_ns = num_processors * (bounds.end_ns - bounds.begin_ns);
+  if (available_ns > 0) {
+    const auto share = [&](std::uint64_t ns) { return static_cast<double>(ns) / static_cast<double>(available_ns); };
+    summary.resident_share = share(total.resident_ns);
+    summary.busy_share = share(total.busy_ns);
+    summary.product_share = share(total.product_ns);
   }
   return summary;
 }

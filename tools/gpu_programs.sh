@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the GPU tests and timings without CMake, for a machine with GPUs, many cores and a CUDA toolkit, but without
-# the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann} and lib/lib{gtest,gmock}.a;
-# OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu, where tools/gpu_check.sh
-# --programs OUTPUT finds them.
+# the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann,CLI} and lib/lib{gtest,gmock}.a;
+# OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu and OUTPUT/cli, where
+# tools/gpu_check.sh --programs OUTPUT finds them.
 # Usage: tools/gpu_programs.sh DEPENDENCIES OUTPUT [GPU architecture, default 90a]
 set -eu
 dependencies=$(realpath "$1") output=$(realpath -m "$2") architecture=${3:-90a}
 cd "$(dirname "$0")/.."
 objects=$output/objects
-mkdir -p "$objects/flashmoe" "$output/tests/gpu/old_driver"
+mkdir -p "$objects/flashmoe" "$output/tests/gpu/old_driver" "$output/cli"
 
 cuda=$(nvcc --dryrun -x cu -c /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
 version=$(sed -n 's/^project(flashmoe VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
@@ -26,6 +26,7 @@ commands() {
   for file in tests/gpu/*_test.cpp bench/gpu/layer_timing.cpp tests/support/main.cpp; do
     echo "$host -O1 $file -o $objects/${file//\//.}.o"
   done
+  for file in cli/*.cpp; do echo "$host -Icli -O1 $file -o $objects/${file//\//.}.o"; done
   for file in src/{core,actors,planner,cpu,cuda,cuda/hopper,fabric,io,api}/*.cpp; do
     [ "$file" = src/cpu/gemm.cpp ] ||
       echo "$host -O3 -march=x86-64-v3 -DFLASHMOE_HAS_CUDA $file -o $objects/${file//\//.}.o"
@@ -37,15 +38,16 @@ commands | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 2
 rm -f "$objects/libflashmoe.a"
 find "$objects" -name 'src.*.o' -o -name plain_gemm.o -o -name 'tests.gpu.*.cu.o' ! -name '*_test.cu.o' |
   xargs ar rcs "$objects/libflashmoe.a"
-link() {  # NAME OBJECT...
+link() {  # PROGRAM OBJECT...
   echo "nvcc $target ${*:2} $objects/libflashmoe.a -L$dependencies/lib -lgmock -lgtest -lpthread -ldl" \
-    "-Xlinker --strip-all -o $output/tests/gpu/gpu_$1"
+    "-Xlinker --strip-all -o $output/$1"
 }
 {
   for test in "$objects"/tests.gpu.*_test.*.o; do
     name=${test##*/tests.gpu.}
-    link "${name%%.*}" "$test" "$objects/tests.support.main.cpp.o"
+    link "tests/gpu/gpu_${name%%.*}" "$test" "$objects/tests.support.main.cpp.o"
   done
-  link layer_timing "$objects/bench.gpu.layer_timing.cpp.o"
+  link tests/gpu/gpu_layer_timing "$objects/bench.gpu.layer_timing.cpp.o"
+  link cli/flashmoe "$objects"/cli.*.o
 } | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
 gcc -shared -fPIC -Wl,-soname,libcuda.so.1 tests/gpu/old_driver.c -o "$output/tests/gpu/old_driver/libcuda.so.1"

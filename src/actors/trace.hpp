@@ -12,7 +12,7 @@ namespace flashmoe {
 /// One span of one actor: work that one step did, or a wait of one cause over any number of idle steps.
 struct TraceRecord {
   enum class Kind : std::uint8_t {
-    work,  ///< a step that advanced or finished
+    work,  ///< steps that advanced or finished, or what follows on a tile's product in a consumer
     task,  ///< a processor's step that ran a task
     wait,  ///< idle steps, from the begin of the first to the end of the last
   };
@@ -30,26 +30,40 @@ struct TraceRecord {
 /// One actor's records in memory that somebody else owns; for one thread, or one leader of a group, at a time.
 class TraceBuffer {
  public:
+  /// Without room: every span is counted as dropped.
+  TraceBuffer() = default;
   FLASHMOE_HD TraceBuffer(TraceRecord* records, std::uint32_t capacity) : records_(records), capacity_(capacity) {}
 
-  /// Adds a record. A wait that goes on after the one before, and work that follows at once on work that is no task,
-  /// become one with it. Once the buffer is full, spans are counted and let go, so that what is there stays a faithful
-  /// beginning.
+  /// Adds a span. A wait that goes on after the one before, and work that follows at once on work that is no task,
+  /// become one with it: the latest span stays here until another begins. Once the memory is full, spans are counted
+  /// and let go, so that what is there stays a faithful beginning.
   FLASHMOE_HD void add(const TraceRecord& record) {
-    if (num_records_ > 0 && num_dropped_ == 0 && continues(records_[num_records_ - 1], record)) {
-      records_[num_records_ - 1].end_ns = record.end_ns;
-    } else if (num_records_ < capacity_) {
-      records_[num_records_++] = record;
+    if (is_open_ && continues(open_, record)) {
+      open_.end_ns = record.end_ns;
+      return;
+    }
+    finish();
+    open_ = record;
+    is_open_ = true;
+  }
+
+  /// Writes the latest span; before records are read.
+  FLASHMOE_HD void finish() {
+    if (!is_open_) return;
+    is_open_ = false;
+    if (num_records_ < capacity_) {
+      records_[num_records_++] = open_;
     } else {
       ++num_dropped_;
     }
   }
 
+  FLASHMOE_HD std::uint32_t capacity() const { return capacity_; }
   FLASHMOE_HD std::uint32_t num_records() const { return num_records_; }
   FLASHMOE_HD std::uint64_t num_dropped() const { return num_dropped_; }
 
  private:
-  /// Steps of one stretch of work are this close; a GPU's clock ticks in steps of up to a microsecond.
+  /// Steps of one stretch of work are this close.
   static constexpr std::uint64_t kAtOnceNs = 1000;
 
   FLASHMOE_HD static bool continues(const TraceRecord& before, const TraceRecord& record) {
@@ -58,27 +72,36 @@ class TraceBuffer {
     return before.signal == record.signal && before.peer == record.peer;
   }
 
-  TraceRecord* records_;
-  std::uint32_t capacity_;
+  TraceRecord* records_ = nullptr;
+  std::uint32_t capacity_ = 0;
   std::uint32_t num_records_ = 0;
   std::uint64_t num_dropped_ = 0;
+  TraceRecord open_;
+  bool is_open_ = false;
 };
+
+FLASHMOE_HD inline TraceRecord describe_task(const Task& task) {
+  TraceRecord record;
+  record.kind = TraceRecord::Kind::task;
+  record.task_kind = task.kind;
+  record.index = task.kind == TaskKind::reduce ? task.wave_slot : task.index;
+  record.tile = task.tile;
+  return record;
+}
+
+FLASHMOE_HD inline TraceRecord describe_wait(SignalKind signal, int peer) {
+  TraceRecord record;
+  record.kind = TraceRecord::Kind::wait;
+  record.signal = signal;
+  record.peer = static_cast<std::uint8_t>(peer);
+  return record;
+}
 
 /// The record of a step without its times. `wait`: after an idle step, what the actor waits for; `ran`: the task that a
 /// processor's step ran, or null.
 FLASHMOE_HD inline TraceRecord describe_step(Step step, const Wait& wait, const Task* ran) {
-  TraceRecord record;
-  if (step == Step::idle) {
-    record.kind = TraceRecord::Kind::wait;
-    record.signal = wait.signal;
-    record.peer = static_cast<std::uint8_t>(wait.peer);
-  } else if (ran != nullptr) {
-    record.kind = TraceRecord::Kind::task;
-    record.task_kind = ran->kind;
-    record.index = ran->kind == TaskKind::reduce ? ran->wave_slot : ran->index;
-    record.tile = ran->tile;
-  }
-  return record;
+  if (step == Step::idle) return describe_wait(wait.signal, wait.peer);
+  return ran != nullptr ? describe_task(*ran) : TraceRecord{};
 }
 
 }  // namespace flashmoe

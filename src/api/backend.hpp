@@ -52,9 +52,9 @@ class RankLayer {
   /// and again. Throws InvalidArgument for a replay that the backend lacks.
   virtual std::unique_ptr<PreparedCalls> prepare_calls(const LayerCall& call, const Repetition& repetition);
 
-  /// Has the calls from now on record what every actor does when; null: no longer. By default throws InvalidArgument: the
-  /// backend cannot.
-  virtual void trace_to(RankTrace* trace);
+  /// Has the calls of forward() from now on record what every actor does when, each anew; null: no longer. Not while
+  /// another rank runs.
+  virtual void trace_to(RankTrace* trace) = 0;
 };
 
 /// The symmetric heaps of all ranks for one geometry, as this process sees them.

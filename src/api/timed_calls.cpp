@@ -31,10 +31,6 @@ class RepeatedForward final : public PreparedCalls {
 
 }  // namespace
 
-void RankLayer::trace_to(RankTrace*) {
-  throw InvalidArgument("tracing needs backend cpu, whose actors record what they do: use --backend cpu");
-}
-
 void RankLayer::enqueue(const LayerCall&, const StreamCall&, double) {
   throw InvalidArgument("calls on a stream need backend cuda: use forward(), or another backend");
 }

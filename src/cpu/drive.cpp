@@ -69,8 +69,9 @@ std::vector<TraceBuffer> begin_trace(const RankProgram<Fabric>& program, RankTra
   return buffers;
 }
 
-void end_trace(const std::vector<TraceBuffer>& buffers, RankTrace* trace) {
+void end_trace(std::vector<TraceBuffer>& buffers, RankTrace* trace) {
   for (std::size_t actor = 0; actor < buffers.size(); ++actor) {
+    buffers[actor].finish();
     trace->actors[actor].records.resize(buffers[actor].num_records());
     trace->actors[actor].num_dropped = buffers[actor].num_dropped();
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/caller_memory.hpp"
+#include "cuda/device_trace.hpp"
 #include "cuda/kernel_table.hpp"
 #include "cuda/layer.hpp"
 #include "cuda/local_heap.hpp"
@@ -113,7 +114,8 @@ class CudaLayer final : public RankLayer {
     const auto begin = std::chrono::steady_clock::now();
     const DeviceGuard guard(context_->device());
     const cudaStream_t stream = context_->own_stream();
-    const cuda_backend::CallInput input = place(call, deadline_seconds);
+    cuda_backend::CallInput input = place(call, deadline_seconds);
+    if (device_trace_) input.trace = device_trace_->target();
     const cuda_backend::KernelState before = context_->state(stream);
     layer_.forward(input, stream);
     // A copy that waits in its engine's queue for this kernel would hold up those of the ranks that the kernel waits for.
@@ -134,6 +136,7 @@ class CudaLayer final : public RankLayer {
                     .phases = {}};
     stats.phases.wall_us =
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    if (device_trace_) device_trace_->fetch(*trace_, stream);
     return stats;
   }
 
@@ -162,6 +165,13 @@ class CudaLayer final : public RankLayer {
                                         .host_y = staging_ ? call.y.data : nullptr,
                                         .y_bytes = row_bytes(call)};
     return std::make_unique<cuda_backend::RepeatedLaunch>(std::move(launched), repetition.replay, repetition.most_calls);
+  }
+
+  void trace_to(RankTrace* trace) override {
+    const std::lock_guard lock(call_mutex_);
+    device_trace_.reset();
+    trace_ = trace;
+    if (trace != nullptr) device_trace_ = std::make_unique<cuda_backend::DeviceTrace>(*context_, trace->capacity);
   }
 
  private:
@@ -205,6 +215,8 @@ class CudaLayer final : public RankLayer {
   std::unique_ptr<UploadedWeights> uploaded_;  // null where the caller keeps the weights on the GPU
   std::unique_ptr<Staging> staging_;           // beside uploaded_
   cuda_backend::Layer layer_;
+  RankTrace* trace_ = nullptr;
+  std::unique_ptr<cuda_backend::DeviceTrace> device_trace_;  // beside trace_
   std::mutex call_mutex_;
 };
 

@@ -4,17 +4,12 @@
 #include <cstdint>
 
 #include "actors/stall.hpp"
+#include "cuda/clock.cuh"
 #include "cuda/fabric.cuh"
 #include "cuda/groups.cuh"
 #include "cuda/kernel_args.hpp"
 
 namespace flashmoe::cuda_backend {
-
-__device__ inline std::uint64_t now_ns() {
-  std::uint64_t time;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-  return time;
-}
 
 /// Tells an idle actor when to stop: its deadline has passed, another actor of the rank or another rank gave up.
 template <class Group>

@@ -6,6 +6,7 @@
 #include "cuda/kernel_args.hpp"
 #include "cuda/service.cuh"
 #include "cuda/tile_engine.cuh"
+#include "cuda/tracing.cuh"
 
 namespace flashmoe::cuda_backend {
 
@@ -15,12 +16,15 @@ struct BlockMemory {
   alignas(16) Call call;
   alignas(8) char broadcast[ProcessorGroup::kScratchBytes];
   Traffic traffic;
+  TraceLog logs[kTraceRows.total()];
 };
 
 template <DType dtype>
 __global__ void __launch_bounds__(kBlockThreads, 1) moe_kernel(const __grid_constant__ KernelArgs args) {
   extern __shared__ __align__(128) char shared[];
   BlockMemory& block = *reinterpret_cast<BlockMemory*>(shared);
+  constexpr TraceRows rows = kTraceRows;
+  begin_trace(args, block.logs);
   load_call(args, block.call, block.traffic);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
@@ -31,12 +35,15 @@ __global__ void __launch_bounds__(kBlockThreads, 1) moe_kernel(const __grid_cons
     const ProcessorGroup group{block.broadcast};
     TileEngine<dtype> engine(block.tile, args.weights);
     Processor<ProcessorGroup, Fabric, TileEngine<dtype>> processor(call, fabric, engine);
-    run_actor(args, call, group, Actor::processor, processor);
+    run_actor(args, call, group, Actor::processor, processor, WarpLog{block.logs, 0});
   } else {
     const int warp = static_cast<int>(threadIdx.x) / 32 - kProcessorWarps;
-    run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp);
+    run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp,
+                            WarpLog{block.logs, rows.service(0) - kProcessorWarps},
+                            WarpLog{block.logs, rows.combiner(0) - kProcessorWarps});
   }
   __syncthreads();
+  end_trace(args, block.logs);
   leave(args, call, fabric, block.traffic);
 }
 

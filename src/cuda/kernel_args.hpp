@@ -5,6 +5,8 @@
 
 #include "actors/call.hpp"
 #include "actors/step.hpp"
+#include "actors/trace.hpp"
+#include "cuda/trace_rows.hpp"
 #include "flashmoe/views.hpp"
 
 namespace flashmoe::cuda_backend {
@@ -27,6 +29,20 @@ struct KernelState {
   unsigned long long overhead_bytes;
 };
 
+/// How far one timeline got.
+struct TraceCount {
+  std::uint32_t num_records;
+  std::uint32_t sm;
+  std::uint64_t num_dropped;
+};
+
+/// Where a launch's timelines go, in device memory; a block's rows are those of trace_rows.hpp.
+struct TraceTarget {
+  TraceRecord* records = nullptr;  ///< [num_blocks][rows][capacity]; null: nothing is recorded
+  TraceCount* counts = nullptr;    ///< [num_blocks][rows]
+  std::uint32_t capacity = 0;
+};
+
 struct KernelArgs {
   Call call;                                     ///< epoch and num_tokens are read from device memory
   WeightsView weights;                           ///< this rank's experts
@@ -34,12 +50,14 @@ struct KernelArgs {
   std::uint64_t deadline_ns = 0;
   KernelState* state = nullptr;                  ///< device memory
   Outcome* outcome = nullptr;                    ///< pinned host memory
+  TraceTarget trace;
 };
 
 /// Warps of a portable block: processors first, then the warps that dispatch, combine, subscribe and schedule.
 inline constexpr int kProcessorWarps = 8;
 inline constexpr int kServiceWarps = 4;
 inline constexpr int kBlockThreads = (kProcessorWarps + kServiceWarps) * 32;
+inline constexpr TraceRows kTraceRows{.processor_rows = 1, .service_warps = kServiceWarps, .helpers = 0};
 
 /// Actors a launch of `num_blocks` blocks runs: block 0 gives two service warps to the subscriber and the scheduler.
 constexpr Roster roster_of(int num_blocks, int service_warps) {

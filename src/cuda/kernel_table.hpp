@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "core/geometry.hpp"
+#include "cuda/trace_rows.hpp"
 #include "flashmoe/group.hpp"
 #include "flashmoe/types.hpp"
 #include "planner/plan.hpp"
@@ -19,6 +20,7 @@ struct KernelEntry {
   int threads;               ///< of a block
   int service_warps;         ///< of a block; see roster_of()
   int fewest_blocks;         ///< of a launch
+  TraceRows trace_rows;      ///< of a block
 };
 
 KernelEntry kernel_entry_bf16();

@@ -110,6 +110,7 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   call.num_tokens = input.x.num_rows;
   args.weights = weights_;
   args.num_tokens = input.num_tokens;
+  args.trace = input.trace;
   if (input.deadline_seconds > 0) args.deadline_ns = static_cast<std::uint64_t>(input.deadline_seconds * 1e9);
 
   const DeviceGuard guard(context_->device());

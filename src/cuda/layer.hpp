@@ -77,6 +77,7 @@ struct CallInput {
   std::int64_t max_tokens = 0;                   ///< host value, the same on all ranks, fixed at capture
   const std::int64_t* num_tokens = nullptr;      ///< device memory; null: x.num_rows
   double deadline_seconds = 0;                   ///< 0: the rank's
+  TraceTarget trace{};
 };
 
 class Layer {

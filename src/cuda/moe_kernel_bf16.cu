@@ -8,7 +8,8 @@ KernelEntry kernel_entry_bf16() {
           .shared_bytes = sizeof(BlockMemory),
           .threads = kBlockThreads,
           .service_warps = kServiceWarps,
-          .fewest_blocks = 1};
+          .fewest_blocks = 1,
+          .trace_rows = kTraceRows};
 }
 
 }  // namespace flashmoe::cuda_backend

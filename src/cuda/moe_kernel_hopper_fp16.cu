@@ -8,7 +8,8 @@ KernelEntry kernel_entry_hopper_fp16() {
           .shared_bytes = sizeof(hopper::BlockMemory),
           .threads = hopper::kBlockThreads,
           .service_warps = hopper::kServiceWarps,
-          .fewest_blocks = hopper::kFewestBlocks};
+          .fewest_blocks = hopper::kFewestBlocks,
+          .trace_rows = hopper::kTraceRows};
 }
 
 }  // namespace flashmoe::cuda_backend

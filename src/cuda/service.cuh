@@ -11,6 +11,7 @@
 #include "cuda/giving_up.cuh"
 #include "cuda/groups.cuh"
 #include "cuda/kernel_args.hpp"
+#include "cuda/tracing.cuh"
 
 namespace flashmoe::cuda_backend {
 
@@ -33,10 +34,12 @@ __device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& tr
 
 /// Steps one actor until it is finished or its rank gives up.
 template <class Group, class ActorT>
-__device__ void run_actor(const KernelArgs& args, const Call& call, const Group& group, Actor kind, ActorT& actor) {
+__device__ void run_actor(const KernelArgs& args, const Call& call, const Group& group, Actor kind, ActorT& actor,
+                          WarpLog log) {
   Watch<Group> watch(args, call);
   while (true) {
     const Step step = actor.step(group);
+    trace_step(args, group, log, step, actor);
     if (step == Step::finished) return;
     if (step == Step::advanced) {
       watch.reset();
@@ -49,7 +52,8 @@ __device__ void run_actor(const KernelArgs& args, const Call& call, const Group&
 
 /// A dispatcher and its combiner on one warp. What the dispatcher can do comes first: others wait for it.
 template <DType dtype>
-__device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index) {
+__device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index,
+                               WarpLog log, WarpLog combiner_log) {
   const ElementWarp<dtype> group;
   Dispatcher<WarpGroup, Fabric> dispatcher_state(call, fabric, index);
   Combiner<ElementWarp<dtype>> combiner(call, index);
@@ -60,8 +64,16 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
   Step dispatched = Step::idle;
   Step combined = Step::idle;
   while (dispatched != Step::finished || combined != Step::finished) {
-    if (dispatched != Step::finished) dispatched = dispatcher->step(group);
-    if (dispatched != Step::advanced && combined != Step::finished) combined = combiner.step(group);
+    if (dispatched != Step::finished) {
+      dispatched = dispatcher->step(group);
+      trace_step(args, group, log, dispatched, *dispatcher);
+      combiner_log.continue_after(args, log);
+    }
+    if (dispatched != Step::advanced && combined != Step::finished) {
+      combined = combiner.step(group);
+      trace_step(args, group, combiner_log, combined, combiner);
+      log.continue_after(args, combiner_log);
+    }
     if (dispatched == Step::advanced || combined == Step::advanced) {
       watch.reset();
     } else if (dispatched == Step::failed || watch.must_stop(group)) {
@@ -74,18 +86,19 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
   }
 }
 
-/// `service` counts the service warps of all blocks.
+/// `service` counts the service warps of all blocks. `combiner_log`: of a combiner beside a dispatcher.
 template <DType dtype>
-__device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service) {
+__device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
+                                 WarpLog log, WarpLog combiner_log) {
   const WarpGroup group;
   if (service == 0) {
     Subscriber<WarpGroup, Fabric> subscriber(call, fabric);
-    run_actor(args, call, group, Actor::subscriber, subscriber);
+    run_actor(args, call, group, Actor::subscriber, subscriber, log);
   } else if (service == 1) {
     Scheduler<WarpGroup> scheduler(call);
-    run_actor(args, call, group, Actor::scheduler, scheduler);
+    run_actor(args, call, group, Actor::scheduler, scheduler, log);
   } else {
-    run_dispatcher<dtype>(args, call, fabric, service - 2);
+    run_dispatcher<dtype>(args, call, fabric, service - 2, log, combiner_log);
   }
 }
 

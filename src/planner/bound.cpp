@@ -123,4 +123,15 @@ RankBound rank_bound(const Problem& problem, const RankWork& work, const BoundRa
           .wire_per_route_us = (work.remote_routes_out + work.remote_routes_in) * wire_row_us};
 }
 
+LayerBound layer_bound(const Problem& problem, std::span<const RankWork> work, const BoundRates& rates) {
+  LayerBound layer;
+  for (const RankWork& rank : work) {
+    const RankBound bound = rank_bound(problem, rank, rates);
+    if (bound.us() >= layer.rank.us()) layer.rank = bound;
+    layer.memory_bytes = std::max(layer.memory_bytes, memory_bytes(problem, rank));
+    layer.flops += rank.routes_in * flops_per_route(problem);
+  }
+  return layer;
+}
+
 }  // namespace flashmoe

@@ -70,4 +70,12 @@ double expert_matrix_bytes(const Problem& problem);
 /// Bytes that cross a rank's memory at least: what hbm_us is the time of.
 double memory_bytes(const Problem& problem, const RankWork& work);
 
+/// Bound of a call: that of the rank it is highest for, since a call takes as long as its slowest rank.
+struct LayerBound {
+  RankBound rank;           ///< of that rank
+  double memory_bytes = 0;  ///< largest over the ranks
+  double flops = 0;         ///< of all ranks
+};
+LayerBound layer_bound(const Problem& problem, std::span<const RankWork> work, const BoundRates& rates);
+
 }  // namespace flashmoe

@@ -25,6 +25,7 @@ TEST(TraceBuffer, idle_steps_of_one_cause_are_one_wait_and_another_cause_or_rank
   buffer.add(span(waiting(SignalKind::arrival, 1), 5000, 5010));
   buffer.add(span(waiting(SignalKind::arrival, 2), 5010, 5020));
   buffer.add(span(waiting(SignalKind::list, 2), 5020, 5030));
+  buffer.finish();
   ASSERT_EQ(buffer.num_records(), 3u);
   EXPECT_EQ(records[0].begin_ns, 10u);
   EXPECT_EQ(records[0].end_ns, 5010u);
@@ -40,6 +41,7 @@ TEST(TraceBuffer, tasks_stay_apart_and_say_which_they_are) {
   buffer.add(span(describe_step(Step::advanced, {}, &up), 0, 10));
   buffer.add(span(describe_step(Step::advanced, {}, &up), 10, 20));
   buffer.add(span(describe_step(Step::advanced, {}, &reduce), 20, 30));
+  buffer.finish();
   ASSERT_EQ(buffer.num_records(), 3u);
   EXPECT_EQ(records[1].kind, TraceRecord::Kind::task);
   EXPECT_EQ(records[1].task_kind, TaskKind::up);
@@ -55,6 +57,7 @@ TEST(TraceBuffer, steps_of_work_are_one_span_unless_time_passed_between_them) {
   buffer.add(span(work, 0, 10));
   buffer.add(span(work, 12, 20));
   buffer.add(span(work, 50000, 50010));
+  buffer.finish();
   ASSERT_EQ(buffer.num_records(), 2u);
   EXPECT_EQ(records[0].end_ns, 20u);
 }
@@ -66,6 +69,7 @@ TEST(TraceBuffer, once_full_it_counts_what_is_lost_and_keeps_the_beginning_as_it
   buffer.add(span(waiting(SignalKind::list, 0), 10, 20));
   buffer.add(span(waiting(SignalKind::task, 0), 20, 30));
   buffer.add(span(waiting(SignalKind::list, 0), 30, 40));  // like the last one kept, but not its continuation
+  buffer.finish();
   EXPECT_EQ(buffer.num_records(), 2u);
   EXPECT_EQ(buffer.num_dropped(), 2u);
   EXPECT_EQ(records[1].end_ns, 20u);

@@ -14,6 +14,7 @@
 #include "cuda/fabric.cuh"
 #include "cuda/hopper/ptx.cuh"
 #include "cuda/hopper/tile_shape.hpp"
+#include "cuda/tracing.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
 
@@ -47,6 +48,7 @@ struct BlockMemory {
   Barrier filled[kTaskSlots];  ///< the foreman
   Barrier begun[kTaskSlots];   ///< one loader thread
   Barrier done[kTaskSlots];    ///< every loader and every consumer
+  TraceLog logs[kTraceRows.total()];
 
   __device__ void init_barriers() {
     for (Barrier& barrier : full) barrier.init(1 + kLoaderWarps * 32);

@@ -23,11 +23,13 @@ class Consumer {
     while (true) {
       block_.filled[slot_.index].wait(slot_.parity);
       const TaskSlot& slot = block_.slots[slot_.index];
+      if (leads()) log().waited(SignalKind::task, call_.rank);
       if (slot.task.kind == TaskKind::exit) return;
       if (slot.task.kind == TaskKind::reduce) {
         if (warp_ < static_cast<int>(slot.num_rows)) {
           reduce_slot<dtype>(call_, fabric_, slot.task.wave_slot,
                              slot.task.tile * kReduceSlots + static_cast<std::uint32_t>(warp_));
+          if (leads()) log().ran(slot.task);
         }
       } else {
         run_tile(slot);
@@ -41,6 +43,9 @@ class Consumer {
   static_assert(kReduceSlots == kConsumerWarps);
 
   __device__ int warpgroup() const { return warp_ / 4; }
+  /// Its timeline is the warpgroup's.
+  __device__ bool leads() const { return fresh_thread_index() % 128 == 0; }
+  __device__ TraceLog& log() const { return block_.logs[kFirstConsumerRow + (warp_ >= 4 ? 1 : 0)]; }
 
   __device__ void run_tile(const TaskSlot& slot) {
     const int steps = num_steps(call_, slot.task);
@@ -50,6 +55,7 @@ class Consumer {
     }
     Accumulators d;
     multiply(slot, steps, d);
+    if (leads()) log().ran(slot.task);
     if (warp_ * 16 >= static_cast<int>(slot.num_rows)) return;
     const Epilogue<dtype> epilogue(call_, fabric_, weights_, block_, warp_);
     if (slot.task.kind == TaskKind::up) {
@@ -57,6 +63,7 @@ class Consumer {
     } else {
       epilogue.store_down(slot, d);
     }
+    if (leads()) log().worked();
   }
 
   /// None of the warpgroup's rows exist.

@@ -11,17 +11,17 @@ namespace flashmoe::cuda_backend::hopper {
 __device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockMemory& block) {
   const WarpGroup group;
   Foreman foreman(block.call, fabric, block);
-  run_actor(args, block.call, group, Actor::processor, foreman);
+  run_actor(args, block.call, group, Actor::processor, foreman, WarpLog{block.logs, kForemanRow});
   foreman.dismiss(group);
 }
 
 /// Consumers have nothing left to multiply: they combine beside the service warps.
 template <DType dtype>
-__device__ void help_combine(const KernelArgs& args, const Call& call) {
+__device__ void help_combine(const KernelArgs& args, const Call& call, WarpLog log) {
   if (call.lined()) return;
   const ElementWarp<dtype> group;
   Combiner<ElementWarp<dtype>> combiner(call, 0);
-  run_actor(args, call, group, Actor::combiner, combiner);
+  run_actor(args, call, group, Actor::combiner, combiner, log);
 }
 
 inline constexpr int kFirstLoader = kForemen + kServiceWarps;
@@ -36,7 +36,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char shared[];
   BlockMemory& block = *reinterpret_cast<BlockMemory*>(shared);
+  constexpr TraceRows rows = kTraceRows;
   if (threadIdx.x == 0) block.init_barriers();
+  begin_trace(args, block.logs);
   load_call(args, block.call, block.traffic);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
@@ -50,17 +52,20 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else if (warp < kForemen) {
       run_foreman(args, fabric, block);
     } else if (warp < kFirstLoader) {
-      run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen);
+      run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
+                              WarpLog{block.logs, rows.service(0) - kForemen},
+                              WarpLog{block.logs, rows.combiner(0) - kForemen});
     } else {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
     await_all_roles();
+    end_trace(args, block.logs);
     leave(args, call, fabric, block.traffic);
   } else {
     take_registers<kConsumerRegisters>();
     if (!refused) {
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
-      help_combine<dtype>(args, call);
+      help_combine<dtype>(args, call, WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
     }
     await_all_roles();
   }

@@ -20,12 +20,14 @@ class Loader {
       block_.filled[slot_.index].wait(slot_.parity);
       const TaskSlot& slot = block_.slots[slot_.index];
       if (slot.task.kind == TaskKind::exit) return;
+      if (asks()) log().waited(SignalKind::task, call_.rank);
       if (asks()) block_.begun[slot_.index].arrive();
       if (slot.task.kind == TaskKind::up) {
         load_up(slot);
       } else if (slot.task.kind == TaskKind::down) {
         load_down(slot);
       }
+      if (asks()) log().ran(slot.task);
       block_.done[slot_.index].arrive();
       slot_.advance();
     }
@@ -36,6 +38,8 @@ class Loader {
   static constexpr int kRowsEach = kTileRows / kRowsApart;
 
   __device__ bool asks() const { return warp_ == 0 && lane_ == 0; }
+
+  __device__ TraceLog& log() const { return block_.logs[kLoaderRow]; }
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index]); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/geometry.hpp"
+#include "cuda/trace_rows.hpp"
 
 namespace flashmoe::cuda_backend::hopper {
 
@@ -24,6 +25,7 @@ inline constexpr int kServiceWarps = 1;
 inline constexpr int kLoaderWarps = 2;
 inline constexpr int kConsumerWarps = 8;  ///< two warpgroups
 inline constexpr int kBlockThreads = (kForemen + kServiceWarps + kLoaderWarps + kConsumerWarps) * 32;
+inline constexpr TraceRows kTraceRows{.processor_rows = 4, .service_warps = kServiceWarps, .helpers = kConsumerWarps};
 /// Subscriber, scheduler and a dispatcher want a service warp each.
 inline constexpr int kFewestBlocks = 3;
 
