@@ -26,7 +26,8 @@ WaitCause cause_of(SignalKind signal);
 struct TraceSummary {
   double wall_us = 0;                            ///< first begin to last end over all ranks
   std::map<std::string, double> busy_us;         ///< by role, those with tasks by task; of all ranks together
-  /// By cause; of all ranks' actors together. Of a Hopper block's processor each consumer counts, foreman and loader not.
+  /// By cause; of all ranks' actors together. Of a Hopper block's processor each consumer counts, foreman and loader do
+  /// not.
   std::array<double, kNumWaitCauses> wait_us{};
 
   /// Of the time in which a rank's dispatchers or combiners work, the part in which a processor of it works, too: 1

@@ -2,7 +2,7 @@
 // call is timed by events on its stream; a call takes as long as it does on the slowest rank, and latency_us is the
 // median call. At decode sizes also what recording timelines costs: untraced_us and traced_us are medians of calls that
 // take turns. FLASHMOE_ENGINE names the engine, as for tests.
-// Usage: layer_timing [ranks a GPU]   (default 1; several are virtual ranks that share a GPU)
+// Usage: layer_timing [ranks a GPU] [most tokens]   (default 1 and 8192; several are virtual ranks that share a GPU)
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -202,6 +202,7 @@ int main(int argc, char** argv) {
     return 4;
   }
   const int num_ranks = num_devices * (argc > 1 ? std::max(1, std::atoi(argv[1])) : 1);
+  const std::int64_t most_tokens = argc > 2 ? std::atoll(argv[2]) : 8192;
   const Problem qwen3{.num_ranks = num_ranks, .hidden = 2048, .intermediate = 768, .num_experts = 128, .top_k = 8,
                       .max_tokens = 8192};
   const Problem thesis{.num_ranks = num_ranks, .hidden = 1024, .intermediate = 4096, .num_experts = 32, .top_k = 2,
@@ -213,6 +214,7 @@ int main(int argc, char** argv) {
       problem.wire_form = form;
       CudaWorld world(problem, experts, {.deadline_seconds = 5.0}, num_devices);
       for (const std::int64_t tokens : {1, 16, 32, 64, 128, 256, 1024, 8192}) {
+        if (tokens > most_tokens) continue;
         // Both forms where both may run.
         if (form == WireForm::counted && world.layout().geometry.lined_tokens == 0 && tokens > 128) continue;
         time_row(model, problem, *experts, world, tokens, num_devices);

@@ -28,6 +28,7 @@ class TraceLog {
     record.end_ns = since_ns_ = now_ns();
     buffer_.add(record);
   }
+  __device__ void restart() { since_ns_ = now_ns(); }
   /// What was done since then is another timeline's.
   __device__ void continue_after(const TraceLog& other) { since_ns_ = other.since_ns_; }
   __device__ void waited(SignalKind signal, int peer) {
@@ -62,6 +63,10 @@ struct WarpLog {
   TraceLog* logs;
   int offset;
   __device__ TraceLog& get() const { return logs[fresh_thread_index() / 32 + offset]; }
+  /// What the warp has done so far is another timeline's.
+  __device__ void restart(const KernelArgs& args) const {
+    if (args.trace.records != nullptr && fresh_thread_index() % 32 == 0) get().restart();
+  }
   __device__ void continue_after(const KernelArgs& args, const WarpLog& other) const {
     if (args.trace.records != nullptr && fresh_thread_index() % 32 == 0) get().continue_after(other.get());
   }

@@ -89,11 +89,9 @@ TEST(Bound, all_to_one_is_slower_by_as_many_times_as_there_are_ranks) {
     const std::vector<RankRouting> ranks = generate_routing(parse_routing_spec(routing), problem, 3, tokens);
     std::vector<RoutingView> views;
     for (const RankRouting& rank : ranks) views.push_back(rank.view());
-    double slowest = 0;
-    for (const RankWork& work : count_work(problem, views, tokens)) {
-      slowest = std::max(slowest, rank_bound(problem, work, BoundRates::h100(DType::bf16)).us());
-    }
-    return slowest;
+    const LayerBound bound = layer_bound(problem, count_work(problem, views, tokens), BoundRates::h100(DType::bf16));
+    EXPECT_EQ(bound.flops, 4.0 * 4096 * problem.top_k * flops_per_route(problem)) << "every route is computed once";
+    return bound.rank.us();
   };
   const double uniform = bound_of("uniform");
   EXPECT_NEAR(uniform, rank_bound(problem, expected_work(problem, 4096), BoundRates::h100(DType::bf16)).us(),

@@ -21,6 +21,7 @@ __device__ void help_combine(const KernelArgs& args, const Call& call, WarpLog l
   if (call.lined()) return;
   const ElementWarp<dtype> group;
   Combiner<ElementWarp<dtype>> combiner(call, 0);
+  log.restart(args);
   run_actor(args, call, group, Actor::combiner, combiner, log);
 }
 
