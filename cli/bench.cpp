@@ -3,12 +3,14 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <new>
 #include <optional>
 #include <system_error>
 
+#include "baseline_scripts.hpp"
 #include "bench_cases.hpp"
 #include "bench_file.hpp"
 #include "bench_measure.hpp"
@@ -36,15 +38,16 @@ std::string commit_of_program() {
 }
 
 nlohmann::json header_of(const BenchOptions& options, const Machine& machine, BackendKind backend,
-                         const Baselines& baselines) {
+                         const Baselines& baselines, const std::vector<BaselineScript>& scripts) {
   const std::optional<GpuIdentity> gpu = backend == BackendKind::cuda ? identify_gpu() : std::nullopt;
   const nlohmann::json unknown = backend == BackendKind::cuda ? nlohmann::json("unknown") : nlohmann::json(nullptr);
+  const std::string card = backend == BackendKind::cpu ? machine.processor : gpu ? gpu->card : "unknown";
+  nlohmann::json baseline_cards = baselines.cards();
+  for (const BaselineScript& script : scripts) baseline_cards[script.name()] = card;
   return {{"schema", "bench"},
           {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
           {"backend", to_string(backend)},
-          {"card", backend == BackendKind::cpu ? machine.processor
-                   : gpu                       ? gpu->card
-                                               : "unknown"},
+          {"card", card},
           {"driver", gpu ? nlohmann::json(gpu->driver) : unknown},
           {"commit", options.commit.empty() ? commit_of_program() : options.commit},
           {"version", version()},
@@ -54,7 +57,40 @@ nlohmann::json header_of(const BenchOptions& options, const Machine& machine, Ba
            "calls back to back, dispatch to combine, router excluded; a call's time is the slowest rank's, latency_us "
            "the median and p95_us the 95th percentile over the repeats; wire_bytes of all ranks together"},
           {"bound_card", "H100 SXM, one a rank"},
-          {"baseline_cards", baselines.cards()}};
+          {"baseline_cards", std::move(baseline_cards)}};
+}
+
+/// Times the scripts' systems on the cases that have a row of ours and none of theirs, and adds to those rows what they
+/// say. Cases that differ in their replay alone are one to them.
+void add_scripts(const std::vector<BaselineScript>& scripts, const std::vector<BenchCase>& cases,
+                 const BenchOptions& options, BenchFile& file) {
+  for (const BaselineScript& script : scripts) {
+    std::vector<BenchCase> asked;
+    std::vector<std::vector<nlohmann::json>> rows;  // of each case asked for
+    for (const BenchCase& one : cases) {
+      const nlohmann::json* row = file.find(identity_of(one));
+      if (row == nullptr || !row->contains("latency_us") || (*row)["baselines"].contains(script.name())) continue;
+      const auto same = std::find_if(rows.begin(), rows.end(), [&](const std::vector<nlohmann::json>& theirs) {
+        return differ_in_replay_alone(theirs.front(), *row);
+      });
+      if (same != rows.end()) {
+        same->push_back(*row);
+      } else {
+        asked.push_back(one);
+        rows.push_back({*row});
+      }
+    }
+    if (asked.empty()) continue;
+    Stage stage("timing " + script.name(), 1);
+    const std::vector<nlohmann::json> answers = script.time(asked, options);
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      for (nlohmann::json& row : rows[i]) {
+        add_answer(script.name(), answers[i], row);
+        file.add(row);
+      }
+    }
+    stage.advance();
+  }
 }
 
 /// The rows of all cases, in their order.
@@ -84,8 +120,17 @@ ExitCode bench(const BenchOptions& options) {
   const Machine machine = this_machine();
   std::vector<BenchCase> cases = make_cases(options, machine.num_cores);
   const BackendKind backend = cases.front().job.group.backend;
-  const Baselines baselines(options.baselines);
-  BenchFile file(options.output, header_of(options, machine, backend, baselines), options.resume);
+  std::vector<std::string> baseline_files;
+  std::vector<BaselineScript> scripts;
+  for (const std::string& name : options.baselines) {
+    if (is_baseline_script(name)) {
+      scripts.emplace_back(name);
+    } else {
+      baseline_files.push_back(name);
+    }
+  }
+  const Baselines baselines(baseline_files);
+  BenchFile file(options.output, header_of(options, machine, backend, baselines, scripts), options.resume);
   ExpertShelf shelf;
   std::optional<GpuMonitor> monitor;
   if (backend == BackendKind::cuda) monitor.emplace();
@@ -109,6 +154,7 @@ ExitCode bench(const BenchOptions& options) {
       stage.advance();
     }
   }
+  add_scripts(scripts, cases, options, file);
   nlohmann::json result = file.content();
   result["rows"] = rows_of(cases, file);
   const nlohmann::json& rows = result["rows"];

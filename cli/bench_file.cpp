@@ -64,11 +64,16 @@ BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, bool res
   content_["rows"] = std::move(before["rows"]);
 }
 
-bool BenchFile::has(const nlohmann::json& identity) const {
+const nlohmann::json* BenchFile::find(const nlohmann::json& identity) const {
   for (const nlohmann::json& row : rows()) {
-    if (!row.contains("error") && identity_of_row(row) == identity) return true;
+    if (identity_of_row(row) == identity) return &row;
   }
-  return false;
+  return nullptr;
+}
+
+bool BenchFile::has(const nlohmann::json& identity) const {
+  const nlohmann::json* row = find(identity);
+  return row != nullptr && !row->contains("error");
 }
 
 void BenchFile::add(const nlohmann::json& row) {

@@ -18,7 +18,10 @@ class BenchFile {
   /// Whether a row with this identity is done; one that says why it failed is not.
   bool has(const nlohmann::json& identity) const;
 
-  /// Adds a row, in place of a failed one of the same identity, and writes the file anew.
+  /// The row with this identity; null: none. Until the next add().
+  const nlohmann::json* find(const nlohmann::json& identity) const;
+
+  /// Adds a row, in place of one of the same identity, and writes the file anew.
   void add(const nlohmann::json& row);
 
   const nlohmann::json& rows() const { return content_["rows"]; }

@@ -52,7 +52,10 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       .add_option("--verify-tokens", options.shared.verify_tokens,
                   "Tokens compared with the fp64 reference, 0: none [8]")
       ->group(measurement);
-  command.add_option("--baselines", options.baselines, "Files with measurements of other systems, schema \"baseline\"")
+  command
+      .add_option("--baselines", options.baselines,
+                  "Other systems beside ours: torch_nccl and flashinfer are timed after our cases, files of schema "
+                  "\"baseline\" say what was measured elsewhere")
       ->delimiter(',')
       ->group(measurement);
 

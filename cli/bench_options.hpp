@@ -33,7 +33,7 @@ struct BenchOptions {
   std::string name;  ///< of a layer given by its sizes
   int warm_up = 3;   ///< calls before the timed ones
   int repeats = 10;
-  std::vector<std::string> baselines;  ///< files with measurements of other systems
+  std::vector<std::string> baselines;  ///< other systems: scripts by name, or files with measurements
   std::string commit;                  ///< of the program; empty: what git says where the program lies
   std::string csv;
   std::string output;  ///< results file; empty: none

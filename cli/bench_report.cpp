@@ -136,6 +136,25 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
   return row;
 }
 
+bool differ_in_replay_alone(const nlohmann::json& a, const nlohmann::json& b) {
+  nlohmann::json first = identity_of_row(a);
+  nlohmann::json second = identity_of_row(b);
+  first.erase("replay");
+  second.erase("replay");
+  return first == second;
+}
+
+void add_answer(const std::string& name, nlohmann::json answer, nlohmann::json& row) {
+  if (answer.contains("latency_us")) {
+    row["baselines"][name] = answer["latency_us"];
+    answer.erase("latency_us");
+    row["baseline_details"][name] = std::move(answer);
+    if (row.contains("baseline_errors")) row["baseline_errors"].erase(name);
+  } else {
+    row["baseline_errors"][name] = answer.value("error", "no answer");
+  }
+}
+
 nlohmann::json failed_row_of(const BenchCase& bench_case, const std::string& reason) {
   nlohmann::json row = identity_of(bench_case);
   row.update({{"num_ranks", bench_case.job.problem.num_ranks},
@@ -177,7 +196,12 @@ std::string to_table(const nlohmann::json& rows) {
   headings.insert(headings.end(), baselines.begin(), baselines.end());
   Table table(headings);
   std::string failures;
+  std::set<std::string> reasons;
   for (const nlohmann::json& row : rows) {
+    const nlohmann::json errors = row.value("baseline_errors", nlohmann::json::object());
+    for (const auto& item : errors.items()) {
+      reasons.insert(fmt::format("not measured: {}\n", text_of(item.value())));
+    }
     std::vector<std::string> cells{text_of(row["model"]),
                                    text_of(row["num_ranks"]),
                                    text_of(row["tokens_per_rank"]),
@@ -201,6 +225,7 @@ std::string to_table(const nlohmann::json& rows) {
       failures += fmt::format("not measured: {}, {} tokens: {}\n", text_of(row["model"]),
                               text_of(row["tokens_per_rank"]), text_of(row["error"]));
   }
+  for (const std::string& reason : reasons) failures += reason;
   return table.text() + failures;
 }
 

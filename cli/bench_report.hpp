@@ -20,6 +20,13 @@ nlohmann::json identity_of_row(const nlohmann::json& row);
 /// The identity, and everything measured.
 nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement);
 
+/// Whether two rows are of the same layer, batch and backend.
+bool differ_in_replay_alone(const nlohmann::json& a, const nlohmann::json& b);
+
+/// Adds to a row what another system's script answered for its case: the latency to "baselines", the rest to
+/// "baseline_details", or the reason to "baseline_errors".
+void add_answer(const std::string& name, nlohmann::json answer, nlohmann::json& row);
+
 /// The identity, and why there is nothing else.
 nlohmann::json failed_row_of(const BenchCase& bench_case, const std::string& reason);
 

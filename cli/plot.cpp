@@ -5,28 +5,12 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <system_error>
 
+#include "checkout.hpp"
 #include "commands.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe::cli {
-
-namespace {
-
-/// The checkout that the program was built in: the nearest folder above it that has the plotting scripts.
-std::optional<std::filesystem::path> find_checkout() {
-  std::error_code error;
-  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return std::nullopt;
-  while (folder != folder.parent_path()) {
-    folder = folder.parent_path();
-    if (std::filesystem::is_regular_file(folder / "tools/plot/plot.py", error)) return folder;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 ExitCode plot(const std::vector<std::string>& arguments) {
   const std::optional<std::filesystem::path> checkout = find_checkout();

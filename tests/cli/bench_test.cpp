@@ -171,6 +171,25 @@ TEST(CliBench, measurements_of_other_systems_stand_beside_ours) {
   EXPECT_THAT(flashmoe(sweep).out, HasSubstr("12.5"));
 }
 
+TEST(CliBench, a_system_that_cannot_be_timed_here_leaves_its_reason_in_the_row_and_the_run_goes_on) {
+  const TempFolder folder;
+  const std::string path = (folder / "sweep.json").string();
+  // fp64 is nothing the scripts time, whatever GPUs and packages there are.
+  const std::string sweep = kSmall + "--ranks 2 --tokens 16,32 --dtype fp64 --baselines torch_nccl,flashinfer";
+  const Outcome outcome = flashmoe(sweep + " --json --output " + path);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json rows = outcome.json()["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["baselines"], nlohmann::json::object());
+    for (const std::string name : {"torch_nccl", "flashinfer"}) {
+      EXPECT_THAT(row["baseline_errors"][name].get<std::string>(), testing::StartsWith(name + " "));
+    }
+  }
+  EXPECT_EQ(read(path)["rows"], rows);
+  EXPECT_THAT(flashmoe(sweep).out, HasSubstr("not measured: flashinfer "));
+}
+
 TEST(CliBench, a_case_that_cannot_be_measured_leaves_the_others) {
   const TempFolder folder;
   const std::string counts = written(folder / "counts.json", "[5, 1, 1, 1, 9, 1, 1, 1]");
