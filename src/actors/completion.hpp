@@ -99,8 +99,15 @@ class Completion {
            row += static_cast<std::uint32_t>(group.size())) {
         const int token_block = block_of(row);
         if (row > 0 && block_of(row - 1) == token_block) continue;
-        std::uint32_t end = row + 1;
-        while (end < rows.count && block_of(end) == token_block) ++end;
+        std::uint32_t end = row + 1;  // rows are in the order of their tokens: the run's end is searched for
+        for (std::uint32_t high = rows.count; end < high;) {
+          const std::uint32_t middle = (end + high) / 2;
+          if (block_of(middle) == token_block) {
+            end = middle + 1;
+          } else {
+            high = middle;
+          }
+        }
         fabric_.signal(source_of(rows.wave_slot),
                        call_.heap.result_count(call_.rank, ring_of(rows.wave_slot), token_block), end - row);
       }

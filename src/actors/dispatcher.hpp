@@ -116,12 +116,22 @@ class Dispatcher {
     const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
     if (pushed < pushed_before) return waiting(SignalKind::pushed, call_.rank, pushed_before, pushed);
     group.sync();
-    chunk_ = chunk_of(geometry(), call_.wave_size(wave_), call_.num_planners(), index_);
+    const std::int64_t tokens = call_.wave_size(wave_);
+    chunk_ = chunk_of(tokens, call_.num_planners(), index_);
+    num_chunks_ = static_cast<int>((tokens - 1) / chunk_tokens(tokens, call_.num_planners())) + 1;
     phase_ = Phase::count;
     return Step::advanced;
   }
 
   FLASHMOE_HD Step count(const Group& group) {
+    if (chunk_.size() == 0) {  // of a small wave: nothing to tell the others
+      if (group.leader()) {
+        join(&call_.counters().planned[ring_slot()], std::uint64_t{1});
+        join(&call_.counters().placed[ring_slot()], std::uint64_t{1});
+      }
+      phase_ = Phase::await_plan;
+      return Step::advanced;
+    }
     const std::int64_t wrong = find_wrong_id(group, geometry(), wave_ids(), chunk_);
     if (wrong >= 0) return fail_wrong_id(wrong);
     count_chunk(group, geometry(), wave_ids(), chunk_, call_.chunk_counts(index_),
@@ -137,20 +147,19 @@ class Dispatcher {
   FLASHMOE_HD void raise_result_targets(const Group& group) {
     const Geometry& g = geometry();
     const std::int32_t* ids = wave_ids();
-    for (std::int64_t begin = chunk_.begin; begin < chunk_.end; begin += g.token_block) {
-      std::uint64_t* targets = call_.result_targets(ring_slot(), begin / g.token_block);
-      const std::int64_t end = begin + g.token_block < chunk_.end ? begin + g.token_block : chunk_.end;
+    std::int64_t end = 0;
+    for (std::int64_t begin = chunk_.begin; begin < chunk_.end; begin = end) {
+      const std::int64_t block = begin / g.token_block;
+      std::uint64_t* targets = call_.result_targets(ring_slot(), block);
+      end = (block + 1) * g.token_block < chunk_.end ? (block + 1) * g.token_block : chunk_.end;
       for (int peer = 0; peer < g.num_ranks; ++peer) {
         std::uint32_t cells = 0;
         for (std::int64_t token = begin + group.index(); token < end; token += group.size()) {
-          std::uint32_t routes = 0;
-          for (int choice = 0; choice < g.top_k; ++choice) {
-            routes += destination_of(g, ids[token * g.top_k + choice]) == peer ? 1u : 0u;
-          }
+          const std::uint32_t routes = routes_to(g, ids + token * g.top_k, peer);
           cells += call_.pre_reduced() ? (routes > 0 ? 1u : 0u) : routes;
         }
         const std::uint32_t total = group.scan(cells).total;
-        if (group.leader()) targets[peer] += total;
+        if (group.leader() && total > 0) tally(&targets[peer], std::uint64_t{total});  // chunks may share the block
       }
     }
   }
@@ -174,7 +183,7 @@ class Dispatcher {
         group, g, {.ids = wave_ids(), .weights = wave_weights(), .tokens = chunk_}, cursors,
         [this](int destination) { return call_.own_image(destination, ring_slot()); },
         [entries](int destination) { return entries[destination]; },
-        [this](std::int64_t token, int destination) {
+        [this](std::int32_t token, int destination) {
           return destination == call_.rank ? static_cast<std::uint32_t>(token) : call_.slot_map(token)[destination];
         });
     group.sync();
@@ -190,12 +199,11 @@ class Dispatcher {
   };
   FLASHMOE_HD Counted counted(int key) const {
     constexpr int kBatch = 16;  // loads in flight: the sum waits for memory once a batch
-    const int chunks = call_.num_planners();
     Counted sums;
-    for (int base = 0; base < chunks; base += kBatch) {
+    for (int base = 0; base < num_chunks_; base += kBatch) {
       std::uint32_t counts[kBatch];
       FLASHMOE_UNROLL
-      for (int i = 0; i < kBatch; ++i) counts[i] = base + i < chunks ? call_.chunk_counts(base + i)[key] : 0;
+      for (int i = 0; i < kBatch; ++i) counts[i] = base + i < num_chunks_ ? call_.chunk_counts(base + i)[key] : 0;
       FLASHMOE_UNROLL
       for (int i = 0; i < kBatch; ++i) {
         sums.all += counts[i];
@@ -208,9 +216,9 @@ class Dispatcher {
   /// The same of one key for the whole group, its threads side by side over the chunks.
   FLASHMOE_HD Counted counted_together(const Group& group, int key) const {
     Counted sums;
-    for (int base = 0; base < call_.num_planners(); base += group.size()) {
+    for (int base = 0; base < num_chunks_; base += group.size()) {
       const int chunk = base + group.index();
-      const std::uint32_t count = chunk < call_.num_planners() ? call_.chunk_counts(chunk)[key] : 0;
+      const std::uint32_t count = chunk < num_chunks_ ? call_.chunk_counts(chunk)[key] : 0;
       sums.all += group.scan(count).total;
       sums.before += group.scan(chunk < index_ ? count : 0).total;
     }
@@ -221,7 +229,7 @@ class Dispatcher {
   /// writes its head, too.
   FLASHMOE_HD std::uint32_t set_cursors(const Group& group, int destination, std::uint32_t* cursors) {
     const Geometry& g = geometry();
-    const bool writes_head = destination % call_.num_planners() == index_;
+    const bool writes_head = destination % num_chunks_ == index_;
     const RouteImage image = call_.own_image(destination, ring_slot());
     std::uint32_t total = 0;
     for (int base = 0; base < g.num_local_experts; base += group.size()) {
@@ -473,6 +481,7 @@ class Dispatcher {
   Phase phase_ = Phase::announce;
   std::int64_t wave_ = 0;
   TokenRange chunk_;   ///< planned here, of the wave
+  int num_chunks_ = 1;  ///< of the wave that are not empty
   TokenRange tokens_;  ///< left to push here, of the wave
   int peer_offset_ = 0;
   Wait wait_;

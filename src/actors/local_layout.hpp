@@ -20,10 +20,14 @@ struct Roster {
   bool operator==(const Roster&) const = default;
 };
 
-/// Dispatchers that plan a wave together: each plans whole token blocks, and sums the counts of all the others' chunks.
+/// Tokens of the smallest chunk that is worth a planner: planning takes a walk over the chunk's routes.
+inline constexpr int kPlanningTokens = 16;
+
+/// Dispatchers that plan a wave together: each plans a chunk, and sums the counts of all the others' chunks.
 FLASHMOE_HD constexpr int num_planners(const Geometry& g, const Roster& roster) {
   constexpr int kMost = 128;
-  const int useful = g.num_token_blocks() < kMost ? g.num_token_blocks() : kMost;
+  const int chunks = (g.wave_tokens + kPlanningTokens - 1) / kPlanningTokens;
+  const int useful = chunks < kMost ? chunks : kMost;
   return roster.num_dispatchers < useful ? roster.num_dispatchers : useful;
 }
 

@@ -7,6 +7,7 @@
 
 #include "actors/call.hpp"
 #include "actors/group.hpp"
+#include "actors/signal.hpp"
 
 namespace flashmoe {
 
@@ -17,12 +18,17 @@ struct TokenRange {
   FLASHMOE_HD std::int64_t size() const { return end - begin; }
 };
 
-/// The chunk of a wave that one of `num_chunks` planners handles; chunks hold whole token blocks.
-FLASHMOE_HD inline TokenRange chunk_of(const Geometry& g, std::int64_t wave_tokens, int num_chunks, int chunk) {
-  const std::int64_t blocks = (wave_tokens + g.token_block - 1) / g.token_block;
-  const std::int64_t chunk_tokens = (blocks + num_chunks - 1) / num_chunks * g.token_block;
-  const std::int64_t begin = chunk * chunk_tokens;
-  const std::int64_t end = begin + chunk_tokens;
+/// Tokens of the chunks that at most `num_chunks` planners cut a wave into.
+FLASHMOE_HD inline std::int64_t chunk_tokens(std::int64_t wave_tokens, int num_chunks) {
+  const std::int64_t pieces = (wave_tokens + kPlanningTokens - 1) / kPlanningTokens;
+  return (pieces + num_chunks - 1) / num_chunks * kPlanningTokens;
+}
+
+/// The chunk of a wave that one of `num_chunks` planners handles; the last ones may be empty.
+FLASHMOE_HD inline TokenRange chunk_of(std::int64_t wave_tokens, int num_chunks, int chunk) {
+  const std::int64_t size = chunk_tokens(wave_tokens, num_chunks);
+  const std::int64_t begin = chunk * size;
+  const std::int64_t end = begin + size;
   return {begin < wave_tokens ? begin : wave_tokens, end < wave_tokens ? end : wave_tokens};
 }
 
@@ -36,12 +42,48 @@ FLASHMOE_HD inline int destination_of(const Geometry& g, std::int32_t expert) {
   return expert < 0 ? -1 : expert / g.num_local_experts;
 }
 
+/// Ids that a thread has under way at once: walks over routes wait for memory once a batch.
+inline constexpr int kIdsAhead = 8;
+
+/// Routes of a token to `destination`.
+FLASHMOE_HD inline std::uint32_t routes_to(const Geometry& g, const std::int32_t* token_ids, int destination) {
+  const std::int32_t first = destination * g.num_local_experts;
+  const std::int32_t end = first + g.num_local_experts;
+  std::uint32_t routes = 0;
+  for (int base = 0; base < g.top_k; base += kIdsAhead) {
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kIdsAhead; ++i) {
+      const std::int32_t id = base + i < g.top_k ? token_ids[base + i] : -1;
+      routes += id >= first && id < end ? 1u : 0u;
+    }
+  }
+  return routes;
+}
+
 /// Whether any of a token's routes goes to `destination`.
 FLASHMOE_HD inline bool goes_to(const Geometry& g, const std::int32_t* token_ids, int destination) {
-  for (int choice = 0; choice < g.top_k; ++choice) {
-    if (destination_of(g, token_ids[choice]) == destination) return true;
+  return routes_to(g, token_ids, destination) > 0;
+}
+
+/// visit(route, id) for the flat routes of `tokens`, in order, a group's width at a time. All threads of the group
+/// visit together; id is -1 for those past the end.
+template <class Group, class Visit>
+FLASHMOE_HD void each_route(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
+                            const Visit& visit) {
+  const auto end = static_cast<std::int32_t>(tokens.end) * g.top_k;
+  for (std::int32_t base = static_cast<std::int32_t>(tokens.begin) * g.top_k; base < end;
+       base += kIdsAhead * group.size()) {
+    std::int32_t ahead[kIdsAhead];
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kIdsAhead; ++i) {
+      const std::int32_t route = base + i * group.size() + group.index();
+      ahead[i] = route < end ? ids[route] : -1;
+    }
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kIdsAhead; ++i) {
+      if (base + i * group.size() < end) visit(base + i * group.size() + group.index(), ahead[i]);
+    }
   }
-  return false;
 }
 
 /// First flat route index in `tokens` whose id is outside -1..num_experts-1, or -1.
@@ -69,11 +111,9 @@ FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, co
 template <class Group>
 FLASHMOE_HD void count_experts(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
                                int first_expert, int num_experts, std::uint32_t* counts) {
-  const std::int64_t end = tokens.end * g.top_k;
-  for (std::int64_t route = tokens.begin * g.top_k + group.index(); route < end; route += group.size()) {
-    const std::int32_t id = ids[route];
+  each_route(group, g, ids, tokens, [&](std::int32_t, std::int32_t id) {
     if (id >= first_expert && id - first_expert < num_experts) tally(&counts[id - first_expert], 1u);
-  }
+  });
 }
 
 /// Counts of a chunk: counts[d] tokens that go to rank d, counts[num_ranks + e] routes to expert e; and the slot
@@ -142,40 +182,23 @@ template <class Group, class ImageOf, class EntriesOf, class SlotOf>
 FLASHMOE_HD void place_routes(const Group& group, const Geometry& g, const Placement& placement,
                               std::uint32_t* cursors, const ImageOf& image_of, const EntriesOf& entries_of,
                               const SlotOf& slot_of) {
-  constexpr int kAhead = 4;  // ids in flight: their rounds follow each other, their loads need not
-  const auto index = static_cast<std::uint32_t>(group.index());
-  const auto size = static_cast<std::uint32_t>(group.size());
-  const auto top_k = static_cast<std::uint32_t>(g.top_k);
-  const auto end = static_cast<std::uint32_t>(placement.tokens.end) * top_k;
-  std::uint32_t first_route = static_cast<std::uint32_t>(placement.tokens.begin) * top_k;
-  for (; first_route < end; first_route += kAhead * size) {
-    std::int32_t ids[kAhead];
-    FLASHMOE_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const std::uint32_t route = first_route + static_cast<std::uint32_t>(i) * size + index;
-      ids[i] = route < end ? placement.ids[route] : -1;
+  each_route(group, g, placement.ids, placement.tokens, [&](std::int32_t route, std::int32_t id) {
+    const int destination = destination_of(g, id);
+    const bool mine = destination >= 0 && (placement.only_destination < 0 || destination == placement.only_destination);
+    const Match match = group.match(mine ? id : -1);
+    std::uint32_t position = 0;
+    if (mine) {
+      const RouteImage image = image_of(destination);
+      position = cursors[id - placement.first_cursor] + static_cast<std::uint32_t>(match.index);
+      image.set_entry(position, {slot_of(route / g.top_k, destination), static_cast<std::uint32_t>(route)});
+      if (placement.weights != nullptr) image.weights(entries_of(destination))[position] = placement.weights[route];
     }
-    FLASHMOE_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const std::uint32_t base = first_route + static_cast<std::uint32_t>(i) * size;
-      if (base >= end) break;
-      const std::uint32_t route = base + index;
-      const int destination = destination_of(g, ids[i]);
-      const bool mine =
-          destination >= 0 && (placement.only_destination < 0 || destination == placement.only_destination);
-      const Match match = group.match(mine ? ids[i] : -1);
-      std::uint32_t* cursor = mine ? cursors + (ids[i] - placement.first_cursor) : nullptr;
-      if (mine) {
-        const RouteImage image = image_of(destination);
-        const std::uint32_t position = *cursor + static_cast<std::uint32_t>(match.index);
-        image.set_entry(position, {slot_of(route / top_k, destination), route});
-        if (placement.weights != nullptr) image.weights(entries_of(destination))[position] = placement.weights[route];
-      }
-      group.sync();
-      if (mine && match.index == 0) *cursor += static_cast<std::uint32_t>(match.count);
-      group.sync();
+    group.sync();
+    if (mine && match.index == 0) {
+      cursors[id - placement.first_cursor] = position + static_cast<std::uint32_t>(match.count);
     }
-  }
+    group.sync();
+  });
 }
 
 }  // namespace flashmoe

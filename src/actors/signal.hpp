@@ -45,8 +45,7 @@ FLASHMOE_HD inline T join(T* counter, T amount) {
   return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_acq_rel);
 }
 
-/// Adds to a counter that the threads of one group share: nothing waits for the sum before they sync.
-/// Memory ordering: relaxed.
+/// Adds to a count whose readers wait for another signal, or for the group to sync. Memory ordering: relaxed.
 template <class T>
 FLASHMOE_HD inline void tally(T* counter, T amount) {
   detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
@@ -57,6 +56,40 @@ FLASHMOE_HD inline void tally(T* counter, T amount) {
 template <class T>
 FLASHMOE_HD inline void publish(T* counter, T value) {
   detail::AtomicRef<Scope::device, T>(*counter).store(value, cuda::memory_order_release);
+}
+
+/// observe() of several counters of this rank, with one fence on the GPU. Null pointers are passed over.
+template <int count, class T>
+FLASHMOE_HD inline void observe_all(T* const (&counters)[count], T (&values)[count]) {
+#if defined(__CUDA_ARCH__)
+  FLASHMOE_UNROLL
+  for (int i = 0; i < count; ++i) {
+    if (counters[i] != nullptr) values[i] = peek(counters[i]);
+  }
+  cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_device);
+#else
+  for (int i = 0; i < count; ++i) {
+    if (counters[i] != nullptr) values[i] = observe<Scope::device>(counters[i]);
+  }
+#endif
+}
+
+/// publish() of several counters, with one fence on the GPU. Null pointers are passed over.
+template <int count, class T>
+FLASHMOE_HD inline void publish_all(T* const (&counters)[count], const T (&values)[count]) {
+#if defined(__CUDA_ARCH__)
+  cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_device);
+  FLASHMOE_UNROLL
+  for (int i = 0; i < count; ++i) {
+    if (counters[i] != nullptr) {
+      detail::AtomicRef<Scope::device, T>(*counters[i]).store(values[i], cuda::memory_order_relaxed);
+    }
+  }
+#else
+  for (int i = 0; i < count; ++i) {
+    if (counters[i] != nullptr) publish(counters[i], values[i]);
+  }
+#endif
 }
 
 }  // namespace flashmoe

@@ -45,6 +45,9 @@ class Subscriber {
  private:
   enum class Outcome : std::uint8_t { idle, advanced, failed };
 
+  /// Experts of a thread whose loads are under way at once.
+  static constexpr int kExpertsEach = 4;
+
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
   FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
     if (call_.lined()) return 0;
@@ -190,11 +193,11 @@ class Subscriber {
     const RouteImage image = call_.image(wave_slot);
     std::uint32_t* slots = call_.lined_slots();
     std::uint32_t num_slots = 0;
-    for (std::int64_t base = 0; base < num_tokens; base += group.size()) {
+    for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
       const std::int64_t token = base + group.index();
       const bool goes = token < num_tokens && goes_to(g, ids + token * g.top_k, call_.rank);
       const Scan scan = group.scan(goes ? 1u : 0u);
-      if (goes) slots[token] = source == call_.rank ? static_cast<std::uint32_t>(token) : num_slots + scan.before;
+      if (goes) slots[token] = num_slots + scan.before;
       num_slots += scan.total;
     }
     if (source == call_.rank) num_slots = static_cast<std::uint32_t>(num_tokens);
@@ -214,10 +217,15 @@ class Subscriber {
     group.sync();
     place_routes(
         group, g,
-        {.ids = ids, .weights = weights, .tokens = {0, num_tokens}, .only_destination = call_.rank,
+        {.ids = ids,
+         .weights = weights,
+         .tokens = {0, num_tokens},
+         .only_destination = call_.rank,
          .first_cursor = first_expert},
         counts, [&](int) { return image; }, [entries](int) { return entries; },
-        [slots](std::int64_t token, int) { return slots[token]; });
+        [&](std::int32_t token, int) {
+          return source == call_.rank ? static_cast<std::uint32_t>(token) : slots[token];
+        });
     group.sync();
   }
 
@@ -236,15 +244,25 @@ class Subscriber {
     const RouteImage image = call_.image(wave_slot);
     std::uint32_t* offsets = call_.expert_offsets(wave_slot);
     std::uint32_t total = 0;
-    for (int base = 0; base < g.num_local_experts; base += group.size()) {
-      const int expert = base + group.index();
-      const bool valid = expert < g.num_local_experts;
-      const Scan scan = group.scan(valid ? image.counts()[expert] : 0);
-      if (valid) {
-        offsets[expert] = total + scan.before;
-        call_.wave_base(wave_slot)[expert] = call_.landed(wave_slot)[expert];
+    for (int base = 0; base < g.num_local_experts; base += kExpertsEach * group.size()) {
+      std::uint32_t counts[kExpertsEach];
+      std::uint32_t landed[kExpertsEach];
+      const auto expert_of = [&](int i) { return base + i * group.size() + group.index(); };
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kExpertsEach; ++i) {
+        const bool valid = expert_of(i) < g.num_local_experts;
+        counts[i] = valid ? image.counts()[expert_of(i)] : 0;
+        landed[i] = valid ? call_.landed(wave_slot)[expert_of(i)] : 0;
       }
-      total += scan.total;
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kExpertsEach; ++i) {
+        const Scan scan = group.scan(counts[i]);
+        if (expert_of(i) < g.num_local_experts) {
+          offsets[expert_of(i)] = total + scan.before;
+          call_.wave_base(wave_slot)[expert_of(i)] = landed[i];
+        }
+        total += scan.total;
+      }
     }
     if (call_.pre_reduced()) index_slots(group, wave_slot, image);
     if (group.leader()) {
@@ -325,13 +343,22 @@ class Subscriber {
   FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed,
                                    std::uint32_t num_slots) {
     const std::uint32_t* offsets = call_.expert_offsets(wave_slot);
-    for (int expert = group.index(); expert < geometry().num_local_experts; expert += group.size()) {
-      const std::uint32_t base = call_.wave_base(wave_slot)[expert];
-      std::uint32_t cursor = call_.landed(wave_slot)[expert] - base;
-      const std::uint32_t count = offsets[expert + 1] - offsets[expert];
-      if (landed == num_slots) cursor = count;
-      while (cursor < count && image.entry(offsets[expert] + cursor).slot < landed) ++cursor;
-      publish(&call_.landed(wave_slot)[expert], base + cursor);
+    for (int first = 0; first < geometry().num_local_experts; first += kExpertsEach * group.size()) {
+      std::uint32_t* cursors[kExpertsEach];
+      std::uint32_t values[kExpertsEach];
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kExpertsEach; ++i) {
+        const int expert = first + i * group.size() + group.index();
+        cursors[i] = nullptr;
+        if (expert >= geometry().num_local_experts) continue;
+        cursors[i] = &call_.landed(wave_slot)[expert];
+        const std::uint32_t base = call_.wave_base(wave_slot)[expert];
+        const std::uint32_t count = offsets[expert + 1] - offsets[expert];
+        std::uint32_t cursor = landed == num_slots ? count : *cursors[i] - base;
+        while (cursor < count && image.entry(offsets[expert] + cursor).slot < landed) ++cursor;
+        values[i] = base + cursor;
+      }
+      publish_all(cursors, values);
     }
     group.sync();
   }

@@ -61,15 +61,15 @@ Wanted wanted_of(const Wave& wave, int destination) {
   return wanted;
 }
 
-RC_GTEST_PROP(RoutePlan, chunks_share_a_wave_in_whole_token_blocks, ()) {
+RC_GTEST_PROP(RoutePlan, chunks_share_a_wave_in_order_and_in_whole_pieces, ()) {
   const Wave wave = draw_wave();
   const int num_chunks = *rc::gen::inRange(1, 8);
   std::int64_t next = 0;
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    const TokenRange range = chunk_of(wave.g, wave.tokens, num_chunks, chunk);
+    const TokenRange range = chunk_of(wave.tokens, num_chunks, chunk);
     RC_ASSERT(range.begin == next);
     RC_ASSERT(range.begin <= range.end);
-    RC_ASSERT(range.size() == 0 || range.begin % wave.g.token_block == 0);
+    RC_ASSERT(range.size() == 0 || range.begin % kPlanningTokens == 0);
     next = range.end;
   }
   RC_ASSERT(next == wave.tokens);
