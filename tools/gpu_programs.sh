@@ -22,8 +22,10 @@ host="g++ -std=c++20 -DFMT_HEADER_ONLY $includes -c"
 target="-gencode arch=compute_$architecture,code=sm_$architecture"
 device="nvcc -std=c++20 -O3 -lineinfo $target --expt-relaxed-constexpr $includes -c"
 commands() {
-  for file in src/cuda/*.cu tests/gpu/*.cu; do echo "$device $file -o $objects/${file//\//.}.o"; done  # slowest first
-  for file in tests/gpu/*_test.cpp bench/gpu/layer_timing.cpp tests/support/main.cpp; do
+  for file in src/cuda/*.cu tests/gpu/*.cu bench/gpu/random_fill.cu; do  # slowest first
+    echo "$device $file -o $objects/${file//\//.}.o"
+  done
+  for file in tests/gpu/*_test.cpp bench/gpu/{layer,engine}_timing.cpp tests/support/main.cpp; do
     echo "$host -O1 $file -o $objects/${file//\//.}.o"
   done
   for file in cli/*.cpp; do echo "$host -Icli -O1 $file -o $objects/${file//\//.}.o"; done
@@ -49,5 +51,6 @@ link() {  # PROGRAM OBJECT...
   done
   link tests/gpu/gpu_layer_timing "$objects/bench.gpu.layer_timing.cpp.o"
   link cli/flashmoe "$objects"/cli.*.o
+  link tests/gpu/gpu_engine_timing "$objects/bench.gpu.engine_timing.cpp.o" "$objects/bench.gpu.random_fill.cu.o"
 } | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
 gcc -shared -fPIC -Wl,-soname,libcuda.so.1 tests/gpu/old_driver.c -o "$output/tests/gpu/old_driver/libcuda.so.1"

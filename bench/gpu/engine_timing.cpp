@@ -1,5 +1,5 @@
-// The engines side by side on one GPU and one rank: time of a layer, rate of its matrix products, and how far the
-// engines' outputs are apart. One line of text a row.
+// The engines side by side on one GPU and one rank, hopper without and with decode tiles: time of a layer, rate of its
+// matrix products, and how far the engines' outputs are apart. One line of text a row.
 // Usage: engine_timing [substring of the rows' names]
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -114,9 +114,17 @@ void time_row(const Row& row) {
   const double routes = static_cast<double>(p.max_tokens) * p.top_k;
   const double flops = 2.0 * routes * p.hidden * p.intermediate * (p.gated ? 3 : 2);
   std::vector<double> first;
-  for (const Engine engine : {Engine::portable, Engine::hopper}) {
+  struct Variant {
+    std::string_view name;
+    Engine engine;
+    int decode_rows;
+  };
+  for (const auto& [variant, engine, decode_rows] :
+       {Variant{"portable", Engine::portable, 0}, Variant{"hopper, prefill tiles", Engine::hopper, 0},
+        Variant{"hopper", Engine::hopper, hopper::kDecodeRows}}) {
     const auto heap = std::make_shared<LocalHeap>(plan_geometry(p, engine_traits(p, engine)), std::vector<int>{0});
-    const auto context = std::make_shared<RankContext>(heap, 0, p.dtype, LaunchOptions{.deadline_seconds = 5.0});
+    const auto context = std::make_shared<RankContext>(
+        heap, 0, p.dtype, LaunchOptions{.deadline_seconds = 5.0, .decode_rows = decode_rows});
     Layer layer(context, p, {tensors.up.as(), tensors.down.as(), nullptr, nullptr}, 1);
     check(cudaMemset(tensors.y.as(), 0xff, tensors.y.bytes()), "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -127,8 +135,8 @@ void time_row(const Row& row) {
     const double us = time_layer(layer, input);
     const std::vector<double> output = tensors.output(p);
     if (first.empty()) first = output;
-    fmt::print("{:24} tokens {:5} {:8} {:10.1f} us {:7.1f} TFLOP/s  waves of {}  distance {:.2e}\n", row.name,
-               p.max_tokens, to_string(engine), us, flops / us * 1e-6, heap->layout().geometry.wave_tokens,
+    fmt::print("{:24} tokens {:5} {:21} {:10.1f} us {:7.1f} TFLOP/s  waves of {}  distance {:.2e}\n", row.name,
+               p.max_tokens, variant, us, flops / us * 1e-6, heap->layout().geometry.wave_tokens,
                distance(output, first));
     std::fflush(stdout);
   }
@@ -150,7 +158,7 @@ int main(int argc, char** argv) {
                          Row{"mixtral-8x7b", mixtral}, Row{"llama4-scout", scout}, Row{"gpt-oss-120b/4", gpt_oss},
                          Row{"thesis", thesis}}) {
     if (row.name.find(wanted) == std::string::npos) continue;
-    for (const std::int64_t tokens : {8192, 1024}) {
+    for (const std::int64_t tokens : {8192, 1024, 128, 16, 1}) {
       Row sized = row;
       sized.problem.max_tokens = tokens;
       time_row(sized);

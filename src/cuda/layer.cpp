@@ -15,6 +15,11 @@ namespace flashmoe::cuda_backend {
 
 RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options)
     : heap_(std::move(heap)), rank_(rank), options_(options) {
+  if (options.decode_rows < 0 || options.decode_rows > hopper::kDecodeRows) {
+    throw InvalidArgument(
+        fmt::format("decode_rows must be in 0..{}, got {}: rows of an expert that a decode tile holds",
+                    hopper::kDecodeRows, options.decode_rows));
+  }
   const DeviceGuard guard(device());
   const KernelEntry kernel = kernel_ = kernel_entry(engine_of(heap_->layout().geometry), dtype);
   check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -61,6 +66,7 @@ KernelArgs RankContext::make_args() const {
   call.roster = local_layout_.roster;
   call.flush_after_idle_steps = options_.flush_after_idle_steps;
   args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
+  args.decode_rows = options_.decode_rows;
   args.state = state_.as<KernelState>();
   args.outcome = outcome_.get();
   return args;

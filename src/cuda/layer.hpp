@@ -11,6 +11,7 @@
 
 #include "cuda/device_heap.hpp"
 #include "cuda/hopper/tensor_maps.hpp"
+#include "cuda/hopper/tile_shape.hpp"
 #include "cuda/kernel_args.hpp"
 #include "cuda/kernel_table.hpp"
 #include "cuda/memory.hpp"
@@ -24,6 +25,7 @@ struct LaunchOptions {
   int num_blocks = 0;              ///< blocks of one rank, or the engine's least; 0: its share of the multiprocessors
   double deadline_seconds = 30.0;
   int flush_after_idle_steps = 2000;
+  int decode_rows = hopper::kDecodeRows;  ///< engine hopper, for experiments: 0 (never) .. hopper::kDecodeRows
 };
 
 /// What every layer of a rank on one heap shares.

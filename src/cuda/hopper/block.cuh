@@ -33,6 +33,7 @@ struct TaskSlot {
   Task task;
   std::uint32_t num_rows;         ///< reduce: number of slots
   std::uint32_t local_expert;
+  bool decode;  ///< up, down: a decode tile
 };
 inline constexpr int kTaskSlots = 4;
 

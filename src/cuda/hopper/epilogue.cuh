@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "core/activation.hpp"
 #include "cuda/element.cuh"
 #include "cuda/fabric.cuh"
 #include "cuda/groups.cuh"
+#include "cuda/hopper/activate.cuh"
 #include "cuda/hopper/block.cuh"
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/wgmma.cuh"
@@ -39,7 +39,7 @@ class Epilogue {
         add_bias<0, kGroups>(d, bias, first, g.intermediate);
       }
     }
-    activate_all(d);
+    with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(d); });
     const std::int64_t row_bytes = std::int64_t{g.intermediate} * 2;
     char* const rows =
         call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
@@ -69,7 +69,6 @@ class Epilogue {
   }
 
  private:
-  using Stored = typename Element<dtype>::Stored;
   static constexpr int kGroups = kTileColumns / 8;  ///< of 8 columns; four accumulators each
   static constexpr int kChunkGroups = 8;            ///< that fill the staging area: 128 bytes of each row
 
@@ -108,19 +107,6 @@ class Epilogue {
     }
   }
 
-  /// The switch is outside the loop: accumulators have no addresses, so the loop is unrolled in each case.
-  __device__ void activate_all(Accumulators& d) const {
-    switch (call_.math.activation) {
-      case Activation::silu: return activate<Activation::silu>(d);
-      case Activation::gelu_erf: return activate<Activation::gelu_erf>(d);
-      case Activation::gelu_tanh: return activate<Activation::gelu_tanh>(d);
-      case Activation::relu: return activate<Activation::relu>(d);
-      case Activation::relu_squared: return activate<Activation::relu_squared>(d);
-      case Activation::identity: return activate<Activation::identity>(d);
-      case Activation::swiglu_clamped: return activate<Activation::swiglu_clamped>(d);
-    }
-  }
-
   /// Gated, the tile's first half is gate columns, the second the up columns of the same units, in the same thread.
   template <Activation activation>
   __device__ void activate(Accumulators& d) const {
@@ -135,15 +121,6 @@ class Epilogue {
     }
   }
 
-  __device__ static std::uint32_t round_pair(float low, float high) {
-    struct alignas(4) Pair {
-      Stored low, high;
-    } const pair{Element<dtype>::round(low), Element<dtype>::round(high)};
-    std::uint32_t bits;
-    memcpy(&bits, &pair, sizeof(bits));
-    return bits;
-  }
-
   /// 128 columns from group `first_group` on, 64 at a time, to row_of(row) in 16-byte stores; the tile has `columns`.
   template <int first_group, class RowOf>
   __device__ void store_half(const TaskSlot& slot, const Accumulators& d, const RowOf& row_of, int columns) const {
@@ -156,9 +133,9 @@ class Epilogue {
       for (int pair = 0; pair < kChunkGroups; pair += 2) {
         const int at = 4 * (base + pair);
         const int place = matrix_row * 128 + (((pair + lane_ / 16) ^ (matrix_row % 8)) << 4);
-        store_matrices(staging + static_cast<std::uint32_t>(place),
-                       round_pair(d[at], d[at + 1]), round_pair(d[at + 2], d[at + 3]), round_pair(d[at + 4], d[at + 5]),
-                       round_pair(d[at + 6], d[at + 7]));
+        store_matrices(staging + static_cast<std::uint32_t>(place), round_pair<dtype>(d[at], d[at + 1]),
+                       round_pair<dtype>(d[at + 2], d[at + 3]), round_pair<dtype>(d[at + 4], d[at + 5]),
+                       round_pair<dtype>(d[at + 6], d[at + 7]));
       }
       __syncwarp();
 #pragma unroll
@@ -203,7 +180,7 @@ class Epilogue {
           auto* target = reinterpret_cast<std::uint32_t*>(staging_ + (row() % 2 + 2 * half) * kRowBytes) + lane_ % 4;
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            target[4 * group] = round_pair(d[4 * group + 2 * half], d[4 * group + 2 * half + 1]);
+            target[4 * group] = round_pair<dtype>(d[4 * group + 2 * half], d[4 * group + 2 * half + 1]);
           }
         }
       }

@@ -23,8 +23,9 @@ __device__ inline std::size_t offset_of_place(std::uint64_t place) { return plac
 /// or the packed place of the result's lines (lined).
 class Foreman {
  public:
-  __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block)
-      : call_(call), fabric_(fabric), block_(block), completion_(call, fabric) {}
+  /// `decode_rows`: most rows of an m-block whose tasks are decode tiles.
+  __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block, std::uint32_t decode_rows)
+      : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric) {}
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
@@ -57,16 +58,20 @@ class Foreman {
     return num_filled_ == 0 || block_.begun[last % kTaskSlots].test(parity_of(last));
   }
 
+  /// Others wait for what follows from a finished task: all of it before the next look at the ring.
   __device__ Step complete(const WarpGroup& group) {
-    if (!completion_.idle()) {
-      const Step step = completion_.step(group);
-      if (step == Step::idle) wait_ = completion_.wait();
-      return step;
+    if (completion_.idle()) {
+      if (!next_is_done(group)) return Step::idle;
+      const Task task = block_.slots[num_completed_ % kTaskSlots].task;
+      ++num_completed_;
+      completion_.begin(group, task);
     }
-    if (!next_is_done(group)) return Step::idle;
-    const Task task = block_.slots[num_completed_ % kTaskSlots].task;
-    ++num_completed_;
-    completion_.begin(group, task);
+    while (!completion_.idle()) {
+      if (completion_.step(group) == Step::idle) {
+        wait_ = completion_.wait();
+        return Step::idle;
+      }
+    }
     return Step::advanced;
   }
 
@@ -80,7 +85,7 @@ class Foreman {
     }
     Task task;
     bool taken = false;
-    if (group.leader()) taken = call_.ready_ring().try_take(ticket_, task);
+    if (group.leader()) taken = call_.ready_ring().try_read(ticket_, task);
     if (!group.broadcast(taken)) {
       wait_ = {SignalKind::task, call_.rank, ticket_, 0};
       return Step::idle;
@@ -88,6 +93,7 @@ class Foreman {
     claimed_ = false;
     group.sync();
     fill(group, group.broadcast(task));
+    if (group.leader()) call_.ready_ring().give_back(ticket_);  // its fence need not delay the task
     return Step::advanced;
   }
 
@@ -112,12 +118,15 @@ class Foreman {
     const MBlock& block = call_.m_block(task.index);
     const std::uint32_t num_segments = block.num_segments;
     const std::uint32_t num_rows = block.num_rows;
-    Segment mine;
-    if (static_cast<std::uint32_t>(group.index()) < num_segments) mine = block.segments[group.index()];
+    const std::uint32_t group_size = block.group_size;
+    Segment mine = block.segments[group.index()];  // read with the rest, whether it is one or not
+    if (static_cast<std::uint32_t>(group.index()) >= num_segments) mine = {};
     const std::uint32_t start = group.scan(mine.count).before;
     if (group.leader()) {
       slot.num_rows = num_rows;
       slot.local_expert = block.local_expert;
+      // Not the last rows of an expert that has more: their weights are under way for the others.
+      slot.decode = num_rows <= decode_rows_ && group_size == 1;
     }
     std::uint32_t sent_rows = 0;
     for (std::uint32_t base = 0; base < num_rows; base += 32) {
@@ -173,6 +182,7 @@ class Foreman {
   const Call& call_;
   const Fabric& fabric_;
   BlockMemory& block_;
+  std::uint32_t decode_rows_;
   Completion<WarpGroup, Fabric> completion_;
   std::uint32_t num_filled_ = 0;     ///< tasks put into slots, exit not counted
   std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun

@@ -10,7 +10,7 @@ namespace flashmoe::cuda_backend::hopper {
 
 __device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockMemory& block) {
   const WarpGroup group;
-  Foreman foreman(block.call, fabric, block);
+  Foreman foreman(block.call, fabric, block, static_cast<std::uint32_t>(args.decode_rows));
   run_actor(args, block.call, group, Actor::processor, foreman, WarpLog{block.logs, kForemanRow});
   foreman.dismiss(group);
 }
@@ -29,7 +29,7 @@ inline constexpr int kFirstLoader = kForemen + kServiceWarps;
 inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
 
 /// The end of all roles. __syncthreads() would have to be one place in the code for all threads of the block.
-__device__ inline void await_all_roles() { asm volatile("barrier.cta.sync 0, %0;" ::"n"(kBlockThreads) : "memory"); }
+__device__ inline void await_all_roles() { named_barrier<0, kBlockThreads>(); }
 
 template <DType dtype>
 __global__ void __launch_bounds__(kBlockThreads, 1)

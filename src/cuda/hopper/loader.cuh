@@ -1,5 +1,5 @@
-// Loaders: two warps that fill the operand stages. Token rows are gathered by cp.async, 16 bytes a lane; weights and
-// intermediate rows come as boxes that one thread asks for.
+// Loaders: two warps that fill the operand stages. Token rows, and a decode tile's intermediate rows, are gathered by
+// cp.async, 16 bytes a lane; weights and a prefill tile's intermediate come as boxes that one thread asks for.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,13 @@ class Loader {
       if (asks()) log().waited(SignalKind::task, call_.rank);
       if (asks()) block_.begun[slot_.index].arrive();
       if (slot.task.kind == TaskKind::up) {
-        load_up(slot);
+        gather(slot, up_operands(slot));
       } else if (slot.task.kind == TaskKind::down) {
-        load_down(slot);
+        if (slot.decode) {
+          gather(slot, down_operands(slot));
+        } else {
+          load_down(slot);
+        }
       }
       if (asks()) log().ran(slot.task);
       block_.done[slot_.index].arrive();
@@ -43,34 +47,74 @@ class Loader {
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index]); }
 
-  __device__ void load_up(const TaskSlot& slot) {
-    const Geometry& g = call_.geometry();
-    const int columns = g.tile.up_columns;
-    const int rows_an_expert = call_.math.gated ? 2 * g.intermediate : g.intermediate;
-    const int first = static_cast<int>(slot.local_expert) * rows_an_expert + static_cast<int>(slot.task.tile) * columns;
-    const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
+  /// What a task with gathered rows multiplies.
+  struct Operands {
+    const CUtensorMap* map;  ///< of the weights
+    int first, second;       ///< rows of its boxes; second < 0: one box makes the tile
+    std::uint64_t policy;
+    int k;
+    const char* rows;  ///< rows that follow each other; null: slot.rows says where each is
+    std::int64_t row_bytes;
+  };
 
-    // The second warpgroup of consumers skips its rows when there are none.
+  __device__ Operands up_operands(const TaskSlot& slot) const {
+    const Geometry& g = call_.geometry();
+    const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
+    const int first =
+        static_cast<int>(slot.local_expert) * rows_an_expert + static_cast<int>(slot.task.tile) * g.tile.up_columns;
+    const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
+    return {&maps_.up, first, second, policy_of(slot), g.hidden, nullptr, 0};
+  }
+
+  __device__ Operands down_operands(const TaskSlot& slot) const {
+    const Geometry& g = call_.geometry();
+    return {&maps_.down,
+            first_down_row(slot),
+            -1,
+            policy_of(slot),
+            g.intermediate,
+            call_.intermediate_row(slot.task.index, 0),
+            std::int64_t{g.intermediate} * 2};
+  }
+
+  /// No other m-block is likely to want the weights of a decode tile: what they would push out of L2 is worth more.
+  __device__ static std::uint64_t policy_of(const TaskSlot& slot) {
+    return slot.decode ? stream_policy() : keep_policy();
+  }
+
+  __device__ int first_down_row(const TaskSlot& slot) const {
+    return static_cast<int>(slot.local_expert) * call_.geometry().hidden +
+           static_cast<int>(slot.task.tile) * kTileColumns;
+  }
+
+  /// As few rows as the consumers multiply: a decode tile's are padded, a prefill tile's second half may be skipped.
+  __device__ void gather(const TaskSlot& slot, const Operands& operands) {
     if (slot.num_rows > kTileRows / 2) {
-      gather<kRowsEach>(slot, first, second);
+      gather_rows<kRowsEach>(slot, operands);
+    } else if (!slot.decode || slot.num_rows > 32) {
+      gather_rows<kRowsEach / 2>(slot, operands);
+    } else if (slot.num_rows > 16) {
+      gather_rows<kRowsEach / 4>(slot, operands);
     } else {
-      gather<kRowsEach / 2>(slot, first, second);
+      gather_rows<kRowsEach / 8>(slot, operands);
     }
   }
 
-  /// Every step of k: `rows_each` rows of this lane, and the boxes of weights from rows `first` and `second` on.
+  /// Every step of k: `rows_each` rows of this lane, and the boxes of weights.
   template <int rows_each>
-  __device__ void gather(const TaskSlot& slot, int first, int second) {
+  __device__ void gather_rows(const TaskSlot& slot, const Operands& operands) {
     constexpr int kStepsAtOnce = 4;  // pointers move once for all of them
-    const int hidden = call_.geometry().hidden;
     const int chunk = lane_ % 8;
     const int first_row = warp_ * 4 + lane_ / 8;
     const char* rows[rows_each];
 #pragma unroll
     for (int i = 0; i < rows_each; ++i) {
       // Absent rows are computed as the first one and not stored: rows of a product do not touch each other.
-      const int row = first_row + i * kRowsApart;
-      rows[i] = reinterpret_cast<const char*>(slot.rows[row < static_cast<int>(slot.num_rows) ? row : 0]) + chunk * 16;
+      const int wanted = first_row + i * kRowsApart;
+      const int row = wanted < static_cast<int>(slot.num_rows) ? wanted : 0;
+      rows[i] = operands.rows != nullptr ? operands.rows + row * operands.row_bytes
+                                         : reinterpret_cast<const char*>(slot.rows[row]);
+      rows[i] += chunk * 16;
     }
     const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
     const auto load_step = [&](int step, int offset, int bytes) {
@@ -79,8 +123,12 @@ class Loader {
       const std::uint32_t stage = stage_address();
       if (asks()) {
         full.arrive_expecting(kStageWeightBytes);
-        load_box(stage + kStageTokenBytes, maps_.up, full, step * kStageElements, first);
-        load_box(stage + kStageTokenBytes + kStageWeightBytes / 2, maps_.up, full, step * kStageElements, second);
+        const std::uint32_t weights = stage + kStageTokenBytes;
+        load_box(weights, *operands.map, full, step * kStageElements, operands.first, operands.policy);
+        if (operands.second >= 0) {
+          load_box(weights + kStageWeightBytes / 2, *operands.map, full, step * kStageElements, operands.second,
+                   operands.policy);
+        }
       }
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
@@ -91,23 +139,23 @@ class Loader {
     };
     const int steps = num_steps(call_, slot.task);
     int step = 0;
-    for (; step + kStepsAtOnce <= hidden / kStageElements; step += kStepsAtOnce) {
+    for (; step + kStepsAtOnce <= operands.k / kStageElements; step += kStepsAtOnce) {
 #pragma unroll
       for (int i = 0; i < kStepsAtOnce; ++i) load_step(step + i, i * kStageRowBytes, 16);
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) rows[i] += kStepsAtOnce * kStageRowBytes;
     }
     for (; step < steps; ++step) {
-      load_step(step, 0, step * kStageElements + chunk * 8 < hidden ? 16 : 0);
+      load_step(step, 0, step * kStageElements + chunk * 8 < operands.k ? 16 : 0);
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) rows[i] += kStageRowBytes;
     }
   }
 
   __device__ void load_down(const TaskSlot& slot) {
-    const Geometry& g = call_.geometry();
-    const int first = static_cast<int>(slot.local_expert) * g.hidden + static_cast<int>(slot.task.tile) * kTileColumns;
+    const int first = first_down_row(slot);
     const int steps = num_steps(call_, slot.task);
+    const std::uint64_t policy = keep_policy();
     // The intermediate was stored by other threads; the foreman has acquired it.
     if (asks()) fence_async_global();
     for (int step = 0; step < steps; ++step) {
@@ -116,8 +164,9 @@ class Loader {
       if (asks()) {
         const std::uint32_t stage = stage_address();
         full.arrive_expecting(kStageBytes);
-        load_box(stage, maps_.intermediate, full, step * kStageElements, static_cast<int>(slot.task.index) * kTileRows);
-        load_box(stage + kStageTokenBytes, maps_.down, full, step * kStageElements, first);
+        load_box(stage, maps_.intermediate, full, step * kStageElements, static_cast<int>(slot.task.index) * kTileRows,
+                 policy);
+        load_box(stage + kStageTokenBytes, maps_.down, full, step * kStageElements, first, policy);
       }
       full.arrive();
       stage_.advance();

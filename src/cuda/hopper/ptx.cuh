@@ -70,12 +70,25 @@ __device__ inline void copy_16(std::uint32_t target, const char* source, int byt
                : "memory");
 }
 
+/// How long L2 should keep what a bulk copy reads: as anything else, or no longer than it must.
+__device__ inline std::uint64_t keep_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline std::uint64_t stream_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// A box of a 2-d tensor map into shared memory; its bytes count on `barrier`. Out of bounds is zero. One thread.
-__device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row) {
+__device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row,
+                                std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          target),
-      "l"(&map), "r"(barrier.address()), "r"(column), "r"(row)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3, %4}], [%2], %5;" ::"r"(target),
+      "l"(&map), "r"(barrier.address()), "r"(column), "r"(row), "l"(policy)
       : "memory");
 }
 __device__ inline void prefetch_map(const CUtensorMap& map) {
@@ -88,6 +101,21 @@ __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, st
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
+}
+
+/// The same, each matrix transposed: lane l gives the address of column l % 8 of matrix l / 8.
+__device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b,
+                                                 std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+
+/// Barrier of `threads` threads under a name of the block's: 0 is the end of all roles, 1 and 2 are a consumer
+/// warpgroup's own, 3 all consumers'.
+template <int name, int threads>
+__device__ inline void named_barrier() {
+  asm volatile("barrier.cta.sync %0, %1;" ::"n"(name), "n"(threads) : "memory");
 }
 
 /// Registers of each thread of the warpgroup from here on. All its warps call it, on a path of their own.

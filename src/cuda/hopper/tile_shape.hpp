@@ -13,6 +13,10 @@ inline constexpr int kTileColumns = 256;
 inline constexpr int kStageElements = 64;  ///< of k
 inline constexpr int kStages = 4;
 
+/// Most rows of an expert whose tasks run as decode tiles: weights as wgmma's rows, tokens as its columns. What the
+/// registers hold; up to it decode tiles were never slower than prefill tiles (docs/adr/0008-decode-tiles.md).
+inline constexpr int kDecodeRows = 64;
+
 /// Gated, half of a task's columns are gate columns.
 constexpr TileShape tile_shape(bool gated) {
   return {.rows = kTileRows, .up_columns = gated ? kTileColumns / 2 : kTileColumns, .down_columns = kTileColumns};

@@ -45,17 +45,17 @@ __device__ inline void wgmma_wait() {
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define FLASHMOE_WGMMA(type)                                                                                        \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type \
-               " {" FLASHMOE_ACCUMULATOR_NAMES "}, %128, %129, p, 1, 1, 0, 0;}"                                     \
-               : FLASHMOE_ACCUMULATORS                                                                              \
-               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)))
+#define FLASHMOE_WGMMA(type)                                                                                \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" FLASHMOE_ACCUMULATOR_NAMES \
+               "}, %128, %129, 1, 1, 1, 0, 0;"                                                              \
+               : FLASHMOE_ACCUMULATORS                                                                      \
+               : "l"(a), "l"(b))
 
-/// d = (accumulate ? d : 0) + a x b over 16 elements of k. Asynchronous: see wgmma_commit() and wgmma_wait(). ptxas
+/// d += a x b over 16 elements of k. Asynchronous: see wgmma_commit() and wgmma_wait(). ptxas
 /// wants 154 registers at launch for it, so a block has at most 384 threads. (Two m64n128k16 instead read shared memory
 /// more than it can give beside the loads: a layer of 1,808 us took 2,081.)
 template <DType dtype>
-__device__ inline void wgmma(Accumulators& d, std::uint64_t a, std::uint64_t b, bool accumulate) {
+__device__ inline void wgmma(Accumulators& d, std::uint64_t a, std::uint64_t b) {
   static_assert(dtype == DType::bf16 || dtype == DType::fp16);
   if constexpr (dtype == DType::bf16) {
     FLASHMOE_WGMMA("bf16");

@@ -1,0 +1,228 @@
+// Epilogue of a decode tile: what a consumer warp does with its 2 x 16 columns of up to `tokens` tokens. The
+// accumulators hold columns by rows and tokens by columns; storing matrices transposed turns them into token rows in
+// the staging area, 64 columns a warpgroup, from where they go to the intermediate, or to where each result goes.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/fabric.cuh"
+#include "cuda/groups.cuh"
+#include "cuda/hopper/activate.cuh"
+#include "cuda/hopper/block.cuh"
+#include "cuda/hopper/decode_wgmma.cuh"
+#include "cuda/hopper/foreman.cuh"
+#include "flashmoe/views.hpp"
+
+namespace flashmoe::cuda_backend::hopper {
+
+/// Columns of the tile in accumulators `half` (0: first, 1: second) of a warpgroup's thread: 128 * half + 64 *
+/// warpgroup on. Gated up tiles: first holds gate columns, second the up columns of the same units.
+template <DType dtype, int tokens>
+class DecodeEpilogue {
+ public:
+  using Accumulators = TokenAccumulators<tokens>;
+
+  /// `warp`: of the consumer warps. As Epilogue, made for one tile.
+  __device__ DecodeEpilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block,
+                            int warp)
+      : call_(call), fabric_(fabric), weights_(weights), block_(block), warp_(warp) {
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
+  }
+
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, Accumulators& first, Accumulators& second) const {
+    const Geometry& g = call_.geometry();
+    const bool gated = call_.math.gated;
+    const int begin = static_cast<int>(slot.task.tile) * g.tile.up_columns;
+    if (call_.math.weight_on_input) {
+      weigh(slot, first);
+      weigh(slot, second);
+    }
+    if (call_.math.up_bias) {
+      const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * (gated ? 2 : 1) * g.intermediate;
+      add_bias(first, bias, begin + column(0), g.intermediate);
+      if (gated) {
+        add_bias(second, bias + g.intermediate, begin + column(0), g.intermediate);
+      } else {
+        add_bias(second, bias, begin + column(1), g.intermediate);
+      }
+    }
+    with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(first, second); });
+    char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
+    const auto row_of = [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; };
+    await_warpgroup();
+    store(slot, first, 0, row_of, g.intermediate - begin);
+    if (!gated) store(slot, second, 1, row_of, g.intermediate - begin);
+  }
+
+  __device__ __forceinline__ void store_down(const TaskSlot& slot, Accumulators& first, Accumulators& second) const {
+    const Geometry& g = call_.geometry();
+    const int begin = static_cast<int>(slot.task.tile) * kTileColumns;
+    if (call_.math.down_bias) {
+      const float* bias = weights_.down_bias + std::int64_t{slot.local_expert} * g.hidden;
+      add_bias(first, bias, begin + column(0), g.hidden);
+      add_bias(second, bias, begin + column(1), g.hidden);
+    }
+    if (call_.pre_reduced()) {
+      keep_partials(slot, first, begin + column(0));
+      keep_partials(slot, second, begin + column(1));
+    } else if (call_.lined()) {
+      push_lines(slot, first, second, g.hidden - begin);
+    } else {
+      const auto row_of = [&](int row) { return reinterpret_cast<char*>(slot.rows[row]) + std::int64_t{begin} * 2; };
+      await_warpgroup();
+      store(slot, first, 0, row_of, g.hidden - begin);
+      store(slot, second, 1, row_of, g.hidden - begin);
+    }
+  }
+
+ private:
+  static constexpr int kGroups = tokens / 8;  ///< of 8 tokens; four accumulators each
+  static constexpr int kGroupColumns = 64;    ///< of a warpgroup and half
+  static constexpr int kRowBytes = kGroupColumns * 2;
+  static_assert(tokens * kRowBytes <= 4 * kStagingBytes);
+
+  __device__ int warpgroup() const { return warp_ / 4; }
+  /// Column of the tile of the thread's first accumulator; the third of each group is 8 columns on.
+  __device__ int column(int half) const {
+    return half * (kTileColumns / 2) + warpgroup() * kGroupColumns + warp_ % 4 * 16 + lane_ / 4;
+  }
+  /// Token of the first accumulator of a group.
+  __device__ int token(int group) const { return 8 * group + lane_ % 4 * 2; }
+
+  __device__ __forceinline__ void weigh(const TaskSlot& slot, Accumulators& d) const {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const float even = slot.weights[token(group)];
+      const float odd = slot.weights[token(group) + 1];
+      d[4 * group] *= even;
+      d[4 * group + 1] *= odd;
+      d[4 * group + 2] *= even;
+      d[4 * group + 3] *= odd;
+    }
+  }
+
+  /// bias[column] and bias[column + 8]; columns from `limit` on have none.
+  __device__ __forceinline__ static void add_bias(Accumulators& d, const float* bias, int column, int limit) {
+    const float low = column < limit ? bias[column] : 0.0f;
+    const float high = column + 8 < limit ? bias[column + 8] : 0.0f;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      d[4 * group] += low;
+      d[4 * group + 1] += low;
+      d[4 * group + 2] += high;
+      d[4 * group + 3] += high;
+    }
+  }
+
+  template <Activation activation>
+  __device__ __forceinline__ void activate(Accumulators& first, Accumulators& second) const {
+    if (call_.math.gated) {
+      const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
+      const auto limit = static_cast<float>(call_.math.swiglu_limit);
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; ++i) first[i] = gate_up(activation, first[i], second[i], alpha, limit);
+    } else if constexpr (activation != Activation::swiglu_clamped) {
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; ++i) {
+        first[i] = flashmoe::activate(activation, first[i]);
+        second[i] = flashmoe::activate(activation, second[i]);
+      }
+    }
+  }
+
+  /// Two groups of tokens, 16 columns of this warp, rounded, as rows of tokens: lane l stores 8 columns, from 8 * (l /
+  /// 8 % 2) on, of token l % 8 of group l / 16, to `address`.
+  __device__ __forceinline__ static void stage_pair(const Accumulators& d, int group, std::uint32_t address) {
+    const int at = 4 * group;
+    store_matrices_transposed(address, round_pair<dtype>(d[at], d[at + 1]), round_pair<dtype>(d[at + 2], d[at + 3]),
+                              round_pair<dtype>(d[at + 4], d[at + 5]), round_pair<dtype>(d[at + 6], d[at + 7]));
+  }
+  /// Where of stage_pair()'s 16 tokens and 16 columns this lane stores.
+  __device__ int staged_token() const { return lane_ / 16 * 8 + lane_ % 8; }
+  __device__ int staged_chunk() const { return warp_ % 4 * 2 + lane_ / 8 % 2; }
+
+  /// The warpgroup's 64 columns of `half` to row_of(token), 128 bytes of each row; the tile has `columns`.
+  template <class RowOf>
+  __device__ __forceinline__ void store(const TaskSlot& slot, const Accumulators& d, int half, const RowOf& row_of,
+                                        int columns) const {
+    char* const staging = block_.staging[4 * warpgroup()];
+    const auto num_rows = static_cast<int>(slot.num_rows);
+#pragma unroll
+    for (int group = 0; group < kGroups; group += 2) {
+      if (8 * group >= num_rows) continue;
+      const int row = 8 * group + staged_token();
+      stage_pair(d, group, shared_address(staging + row * kRowBytes + ((staged_chunk() ^ (row % 8)) << 4)));
+    }
+    await_warpgroup();
+    const int first_column = half * (kTileColumns / 2) + warpgroup() * kGroupColumns;
+    const int chunk = lane_ % 8;
+    if (first_column + chunk * 8 < columns) {
+      for (int row = warp_ % 4 * 4 + lane_ / 8; row < num_rows; row += 16) {
+        *reinterpret_cast<uint4*>(row_of(row) + first_column * 2 + chunk * 16) =
+            *reinterpret_cast<const uint4*>(staging + row * kRowBytes + ((chunk ^ (row % 8)) << 4));
+      }
+    }
+    await_warpgroup();
+  }
+
+  __device__ __forceinline__ void keep_partials(const TaskSlot& slot, const Accumulators& d, int column) const {
+    const int hidden = call_.geometry().hidden;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        if (token(group) + odd >= static_cast<int>(slot.num_rows)) continue;
+        auto* row = reinterpret_cast<float*>(slot.rows[token(group) + odd]);
+        if (column < hidden) row[column] = d[4 * group + odd];
+        if (column + 8 < hidden) row[column + 8] = d[4 * group + 2 + odd];
+      }
+    }
+  }
+
+  /// Lines want whole rows of the tile: both warpgroups stage 16 tokens at a time, then each warp sends two of them.
+  __device__ __forceinline__ void push_lines(const TaskSlot& slot, const Accumulators& first,
+                                             const Accumulators& second, int columns) const {
+    constexpr int kLineRowBytes = kTileColumns * 2 + 16;  // rows start in different banks
+    static_assert(16 * kLineRowBytes <= kConsumerWarps * kStagingBytes);
+    const WarpGroup warp;
+    char* const staging = block_.staging[0];
+    const auto num_rows = static_cast<int>(slot.num_rows);
+    const int valid = columns < kTileColumns ? columns : kTileColumns;
+    await_consumers();
+#pragma unroll
+    for (int group = 0; group < kGroups; group += 2) {
+      if (8 * group >= num_rows) continue;
+      char* const mine = staging + staged_token() * kLineRowBytes + warpgroup() * kRowBytes + staged_chunk() * 16;
+      stage_pair(first, group, shared_address(mine));
+      stage_pair(second, group, shared_address(mine + kTileColumns));
+      await_consumers();
+      for (int staged = warp_; staged < 16 && 8 * group + staged < num_rows; staged += kConsumerWarps) {
+        const std::uint64_t place = slot.rows[8 * group + staged];
+        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place), staging + staged * kLineRowBytes,
+                              valid / 4, line_tag(call_.generation, call_.epoch));
+      }
+      await_consumers();
+    }
+  }
+
+  /// The warpgroup's part of the staging area may be written (the tile before may have used it otherwise), is complete,
+  /// or has been read. Names are constants: ptxas would set all 16 aside.
+  __device__ void await_warpgroup() const {
+    if (warpgroup() == 0) {
+      named_barrier<1, 128>();
+    } else {
+      named_barrier<2, 128>();
+    }
+  }
+  /// The same of the whole staging area.
+  __device__ static void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
+
+  const Call& call_;
+  const Fabric& fabric_;
+  const WeightsView& weights_;
+  BlockMemory& block_;
+  int warp_;
+  int lane_;
+};
+
+}  // namespace flashmoe::cuda_backend::hopper
