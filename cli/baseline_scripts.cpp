@@ -35,7 +35,10 @@ class InputFolder {
   InputFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "flashmoe_XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) {
-      throw Error(fmt::format("a folder like {} must be made for the baselines' inputs: set TMPDIR to one with room", name));
+      throw Error(
+          fmt::format("a folder like {} must be made for the baselines' inputs, and cannot: set TMPDIR to one "
+                      "with room",
+                      name));
     }
     path_ = name;
   }
@@ -103,8 +106,10 @@ bool is_baseline_script(const std::string& name) {
 BaselineScript::BaselineScript(std::string name) : name_(std::move(name)) {
   const std::optional<std::filesystem::path> checkout = find_checkout();
   if (!checkout) {
-    throw InvalidArgument(fmt::format("baseline {} needs bench/baselines of a checkout, and the program lies in none: run "
-                                      "the one in a checkout's build folder, or name a file of its measurements", name_));
+    throw InvalidArgument(
+        fmt::format("baseline {} needs bench/baselines of a checkout, and the program lies in none: "
+                    "run the one in a checkout's build folder, or name a file of its measurements",
+                    name_));
   }
   for (const Known& known : kKnown) {
     if (name_ == known.name) script_ = *checkout / "bench/baselines" / known.script;
@@ -143,9 +148,9 @@ std::vector<nlohmann::json> BaselineScript::time(std::vector<BenchCase>& cases, 
   const int status = pclose(output);
 
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  const std::string silence =
-      code == 124 ? fmt::format("{} took more than {} s", name_, kMostSeconds)
-                  : fmt::format("{} gave no answer (exit code {}): {}", name_, code, last_line(errors));
+  const std::string silence = code == 124
+                                  ? fmt::format("{} took more than {} s", name_, kMostSeconds)
+                                  : fmt::format("{} gave no answer (exit code {}): {}", name_, code, last_line(errors));
   std::vector<nlohmann::json> answers;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto found = by_files.find(files_of(i));

@@ -5,16 +5,15 @@
 
 #include <algorithm>
 #include <ctime>
-#include <filesystem>
 #include <new>
 #include <optional>
-#include <system_error>
 
 #include "baseline_scripts.hpp"
 #include "bench_cases.hpp"
 #include "bench_file.hpp"
 #include "bench_measure.hpp"
 #include "bench_report.hpp"
+#include "checkout.hpp"
 #include "commands.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
@@ -26,16 +25,6 @@
 namespace flashmoe::cli {
 
 namespace {
-
-/// The commit that git sees where the program lies, which for a build folder is the checkout's.
-std::string commit_of_program() {
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string line =
-      error ? std::string()
-            : first_line_of(fmt::format("git -C '{}' rev-parse HEAD 2>/dev/null", program.parent_path().string()));
-  return line.empty() ? "unknown" : line;
-}
 
 nlohmann::json header_of(const BenchOptions& options, const Machine& machine, BackendKind backend,
                          const Baselines& baselines, const std::vector<BaselineScript>& scripts) {

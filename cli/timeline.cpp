@@ -28,7 +28,7 @@ constexpr double kLeft = 120;
 constexpr double kWidth = 1200;
 constexpr double kHeadroom = 44;
 constexpr std::size_t kManyRows = 200;  // from here on rows are low
-constexpr double kNarrowest = 0.25;  // pixels of a span that is drawn by itself
+constexpr double kNarrowest = 0.25;     // pixels of a span that is drawn by itself
 
 /// Text as it stands in a picture's source.
 std::string escaped(const std::string& text) {
@@ -75,7 +75,9 @@ struct Bar {
 class SvgRows {
  public:
   SvgRows(std::ostream& stream, const TimelineBounds& bounds, double row_height)
-      : stream_(stream), bounds_(bounds), scale_(kWidth / std::max(1.0, us_since(bounds.begin_ns, bounds.end_ns))),
+      : stream_(stream),
+        bounds_(bounds),
+        scale_(kWidth / std::max(1.0, us_since(bounds.begin_ns, bounds.end_ns))),
         row_height_(row_height) {}
 
   void draw(const ActorTrace& actor, double y) {

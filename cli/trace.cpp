@@ -1,5 +1,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ctime>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "api/layer_factory.hpp"
 #include "batch.hpp"
+#include "checkout.hpp"
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "execute.hpp"
@@ -144,6 +146,10 @@ ExitCode trace(const TraceOptions& options) {
   const nlohmann::json json{{"schema", "trace"},
                             {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
                             {"card", card},
+                            {"driver", gpu ? nlohmann::json(gpu->driver) : nlohmann::json(nullptr)},
+                            {"commit", commit_of_program()},
+                            {"command", fmt::format("flashmoe {}", fmt::join(options.shared.command_line.begin() + 1,
+                                                                             options.shared.command_line.end(), " "))},
                             {"backend", to_string(job.group.backend)},
                             {"version", version()},
                             {"layer", job.layer_name},

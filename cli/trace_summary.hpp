@@ -24,8 +24,8 @@ std::string_view to_string(WaitCause cause);
 WaitCause cause_of(SignalKind signal);
 
 struct TraceSummary {
-  double wall_us = 0;                            ///< first begin to last end over all ranks
-  std::map<std::string, double> busy_us;         ///< by role, those with tasks by task; of all ranks together
+  double wall_us = 0;                     ///< first begin to last end over all ranks
+  std::map<std::string, double> busy_us;  ///< by role, those with tasks by task; of all ranks together
   /// By cause; of all ranks' actors together. Of a Hopper block's processor each consumer counts, foreman and loader do
   /// not.
   std::array<double, kNumWaitCauses> wait_us{};

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "synccheck")
 ENGINES = ("portable", "hopper")
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
-STAGES = ("tests", "random", "sanitizers", "timing")
+STAGES = ("tests", "random", "sanitizers", "timing", "bench")
 WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up; a call takes as long as "
                  "on its slowest rank, latency_us is the median call; routing given; rel_l2 of rank 0 on sampled tokens; "
                  "torch_nccl measured in the same run")
@@ -201,6 +201,29 @@ class Check:
             ok = code == 0 or name == "torch_nccl"
             self.note({"command": name, "rows": len(rows), "seconds": round(seconds, 1)}, code, ok)
 
+    def bench(self):
+        """The program's own sweep with its baselines, and timelines; it writes its records itself."""
+        self.arguments.output.mkdir(parents=True, exist_ok=True)
+        program = str(self.programs / "cli/flashmoe")
+        layers = ["--preset", "qwen3-30b-a3b", "--ranks", str(self.num_gpus), "--backend", "cuda"]
+        sweep = ["--preset", "qwen3-30b-a3b,thesis", *layers[2:], "--tokens", "16,128,1024,8192", "--replay",
+                 "eager,graph", "--warm-up", "20", "--repeats", "100", "--baselines", "torch_nccl,flashinfer"]
+        if self.arguments.commit:
+            sweep += ["--commit", self.arguments.commit]
+        sweep_path = self.record_path("bench", "sweep-")
+        commands = [("flashmoe bench", [program, "bench", *sweep], "--output", sweep_path, 600)]
+        for tokens in ("16", "128", "8192"):
+            svg = ["--svg", str((self.logs / f"trace-{tokens}.svg").resolve())]
+            command = [program, "trace", *layers, "--tokens", tokens, *svg]
+            path = self.record_path("trace", f"{tokens}-")
+            commands.append((f"flashmoe trace {tokens}", command, "--summary", path, 120))
+        for name, command, flag, path, timeout in commands:
+            path.unlink(missing_ok=True)
+            code, _, seconds = self.execute(name.replace(" ", "_"), [*command, flag, str(path.resolve())], timeout)
+            self.note({"command": name, "seconds": round(seconds, 1)}, code, code == 0)
+            if path.exists():
+                print(f"wrote {path}")
+
     def table(self):
         """Our rows with the baseline of the same model and tokens beside them."""
         baselines = {(row["model"], row["tokens_per_rank"]): row for row in self.rows if "baseline" in row}
@@ -217,16 +240,18 @@ class Check:
         options = " ".join(f"--{name} {','.join(values)}" for name, values in lists.items())
         return f"tools/gpu_check.sh {self.num_gpus} {options} --cases {arguments.cases}"
 
-    def record(self, schema, **content):
+    def record_path(self, schema, part=""):
         card = re.sub(r"[^a-z0-9]+", "-", self.card.lower().removeprefix("nvidia "))
         name = self.arguments.name or f"{self.num_gpus}x{card}"
+        return self.arguments.output / f"{schema}-{part}{name}-{datetime.date.today().isoformat()}.json"
+
+    def record(self, schema, **content):
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
         commit = self.arguments.commit or head
-        date = datetime.date.today().isoformat()
-        record = {"schema": schema, "date": date, "card": self.card, "gpus": self.num_gpus, "driver": self.driver,
-                  "commit": commit or "unknown", "command": self.command(), **content}
+        path = self.record_path(schema)
+        record = {"schema": schema, "date": datetime.date.today().isoformat(), "card": self.card, "gpus": self.num_gpus,
+                  "driver": self.driver, "commit": commit or "unknown", "command": self.command(), **content}
         self.arguments.output.mkdir(parents=True, exist_ok=True)
-        path = self.arguments.output / f"{schema}-{name}-{date}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"wrote {path}")
 
@@ -248,11 +273,12 @@ class Check:
             baselines = [row for row in self.rows if "baseline" in row]
             self.record("bench", what=WHAT_IS_TIMED, backend="cuda", clocks=self.clocks, rows=rows,
                         baseline_cards={"torch_nccl": self.card}, baseline_rows=baselines)
-            columns = ("model", "tokens_per_rank", "engine", "wire_form", "latency_us", "p95_us", "rel_l2")
+            columns = ("model", "tokens_per_rank", "engine", "wire_form", "latency_us", "p95_us", "bound_us", "rel_l2")
             print(" ".join(f"{name:>15}" for name in (*columns, "torch_nccl")))
             for row in rows:
                 torch = row["baselines"].get("torch_nccl", "-")
-                print(" ".join(f"{cell:>15}" for cell in (*(row[name] for name in columns), torch)))
+                cells = (*(row[name] for name in columns), torch)
+                print(" ".join(f"{f'{cell:.4g}' if isinstance(cell, float) else cell:>15}" for cell in cells))
         return 1 if self.failed else 0
 
 

@@ -4,9 +4,9 @@ A script is called with a folder, as `flashmoe bench --baselines` does, or with 
 cases.json, a list of
     {"model", "hidden", "intermediate", "num_experts", "top_k", "gated", "activation", "dtype", "num_ranks",
      "biases", "tokens": [of each rank], "warm_up", "repeats", "files": "case0"}
-and for each case <files>.x.npy (bf16 and fp16 as uint16, [tokens of all ranks][hidden]), <files>.ids.npy (int32) and
-<files>.weights.npy (float32), both [tokens of all ranks][top_k]. Without a folder, a table of models and token counts with
-drawn routing is timed. Experts' weights are the script's own: normal, with variance 1 / fan-in.
+and for each case of dtype bf16 <files>.x.npy (uint16, [tokens of all ranks][hidden]), <files>.ids.npy (int32) and
+<files>.weights.npy (float32), both [tokens of all ranks][top_k]. Without a folder, a table of models and token counts
+with drawn routing is timed. Experts' weights are the script's own: normal, with variance 1 / fan-in.
 
 Answers are lines of JSON on standard output, one a case, in any order: the case's "files" (or model and tokens) with
 "latency_us", "p95_us" and "rel_l2", or with "error", one sentence.
@@ -44,7 +44,7 @@ class Case:
 
     def shape(self):
         """What the experts' weights depend on."""
-        return (self.hidden, self.intermediate, self.num_experts, self.top_k, self.gated, self.activation, self.num_ranks)
+        return (self.hidden, self.intermediate, self.num_experts, self.top_k, self.gated, self.biases, self.num_ranks)
 
     def answer(self, **measured):
         if self.files:
@@ -75,15 +75,20 @@ class Case:
 
 
 def expert(case, index, torch):
-    """Up [columns][hidden] and down [hidden][intermediate] of a global expert, bf16, the same on every rank."""
+    """Up [columns][hidden] and down [hidden][intermediate] of a global expert, bf16, then their biases, fp32 [columns]
+    and [hidden], zero in a layer without; the same on every rank."""
     generator = torch.Generator("cuda").manual_seed(index)
 
     def draw(rows, width):
         values = torch.randn(rows, width, device="cuda", generator=generator) * width**-0.5
         return values.to(torch.bfloat16)
 
+    def draw_bias(size):
+        return torch.rand(size, device="cuda", generator=generator) * (0.1 if case.biases else 0.0)
+
     columns = 2 * case.intermediate if case.gated else case.intermediate
-    return draw(columns, case.hidden), draw(case.hidden, case.intermediate)
+    up, down = draw(columns, case.hidden), draw(case.hidden, case.intermediate)
+    return up, down, draw_bias(columns), draw_bias(case.hidden)
 
 
 def activate(case, rows, torch):
@@ -102,8 +107,9 @@ def sampled_error(case, inputs, y, torch, count=4):
         for index, weight in zip(ids[token].tolist(), weights[token].tolist()):
             if index < 0:
                 continue
-            up, down = expert(case, index, torch)
-            total += weight * (activate(case, x[token].float() @ up.float().T, torch) @ down.float().T)
+            up, down, up_bias, down_bias = expert(case, index, torch)
+            middle = activate(case, x[token].float() @ up.float().T + up_bias, torch)
+            total += weight * (middle @ down.float().T + down_bias)
         wanted.append(total)
     if not wanted:
         return None
@@ -124,8 +130,8 @@ def why_unfit(case):
     """One sentence where no baseline here can run a case, else None."""
     if case.dtype != "bf16":
         return f"times dtype bf16 alone, got {case.dtype}"
-    if (case.gated, case.activation) not in ((True, "silu"), (False, "relu")) or case.biases:
-        return "times gated silu and plain relu layers without biases alone"
+    if (case.gated, case.activation) not in ((True, "silu"), (False, "relu")):
+        return "times gated silu and plain relu layers alone"
     if case.files and case.load("ids").min(initial=0) < 0:
         return "times routings without masked choices alone"
     return None

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Time of one MoE layer in FlashInfer's expert-parallel bf16 push back end, by CUDA graph; one process a GPU.
 
-The strongest bf16 peer known on Hopper. Needs flashinfer-python 0.7.2.post1, whose kernels are compiled for 9.0a on first
-use (or beforehand, into its folder of ahead-of-time modules). The graph holds the whole forward, router excluded, as in
-flashmoe bench. NVLink multicast is not used. What it times and prints: cases.py.
+The strongest bf16 peer known on Hopper. Needs flashinfer-python 0.7.2.post1, whose kernels are compiled for 9.0a on
+first use (or beforehand, into its folder of ahead-of-time modules). The graph holds the whole forward, router excluded,
+as in flashmoe bench. NVLink multicast is not used. What it times and prints: cases.py.
 Usage: flashinfer_push.py [FOLDER | NUM_GPUS]   (default: a table on all GPUs; exit code 4 without one)
 """
 
@@ -53,7 +53,9 @@ def make_layer(case, rank, most_tokens):
 
     local = case.num_experts // case.num_ranks
     experts = [baseline.expert(case, e, torch) for e in range(rank * local, (rank + 1) * local)]
-    weights = moe_ep.MoEWeightPack(torch.stack([up for up, _ in experts]), torch.stack([down for _, down in experts]))
+    ups, downs, *_ = zip(*experts)
+    weights = moe_ep.MoEWeightPack(torch.stack(ups), torch.stack(downs))
+    del experts, ups, downs
     config = moe_ep.Sm90_Bf16_Bf16_Bf16_PushCake_MegaMoeConfig(
         intermediate_size=case.intermediate, top_k=case.top_k, init_timeout_s=MOST_WAIT_S
     )
@@ -121,8 +123,8 @@ def run(rank, num_ranks, cases):
         refuse_multicast()
     for group in baseline.by_shape(cases):
         try:
-            if not group[0].gated:
-                raise NotImplementedError("gated silu layers alone are in this back end")
+            if not group[0].gated or group[0].biases:
+                raise NotImplementedError("its back end has gated silu layers without biases alone")
             layer = make_layer(group[0], rank, max(max(case.tokens) for case in group))
             for case in group:
                 measured = time_case(layer, case, rank)

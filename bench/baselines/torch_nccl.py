@@ -19,8 +19,10 @@ class Layer:
         self.case, self.rank, self.num_ranks = case, rank, case.num_ranks
         self.local = case.num_experts // case.num_ranks
         experts = [baseline.expert(case, e, torch) for e in range(rank * self.local, (rank + 1) * self.local)]
-        self.up = torch.stack([up for up, _ in experts])  # [local][columns][hidden]
-        self.down = torch.stack([down for _, down in experts])  # [local][hidden][intermediate]
+        up, down, up_bias, down_bias = (torch.stack(tensors) for tensors in zip(*experts))
+        self.up, self.down = up, down  # [local][columns][hidden], [local][hidden][intermediate]
+        self.up_bias = up_bias.to(torch.bfloat16)  # [local][columns]
+        self.down_bias = down_bias.to(torch.bfloat16)  # [local][hidden]
 
     def exchange(self, rows, send, receive):
         if self.num_ranks == 1:
@@ -40,12 +42,18 @@ class Layer:
         receive = arriving.sum(1).tolist()
         rows = self.exchange(x[order // top_k], send, receive)
         expert_of_row = torch.arange(self.local, device="cuda").repeat(self.num_ranks)
-        by_expert = expert_of_row.repeat_interleave(arriving.flatten()).argsort(stable=True)
+        expert_of_row = expert_of_row.repeat_interleave(arriving.flatten())
+        by_expert = expert_of_row.argsort(stable=True)
         ends = arriving.sum(0).cumsum(0).to(torch.int32)
-        middle = baseline.activate(
-            self.case, torch._grouped_mm(rows[by_expert], self.up.transpose(1, 2), offs=ends), torch
+        sums = torch._grouped_mm(rows[by_expert], self.up.transpose(1, 2), offs=ends)
+        if self.case.biases:
+            expert_of_row = expert_of_row[by_expert]
+            sums += self.up_bias[expert_of_row]
+        results = torch._grouped_mm(
+            baseline.activate(self.case, sums, torch), self.down.transpose(1, 2), offs=ends
         )
-        results = torch._grouped_mm(middle, self.down.transpose(1, 2), offs=ends)
+        if self.case.biases:
+            results += self.down_bias[expert_of_row]
         back = torch.empty_like(results)
         back[by_expert] = results
         returned = self.exchange(back, receive, send)

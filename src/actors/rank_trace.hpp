@@ -26,7 +26,7 @@ constexpr std::string_view to_string(ProcessorPart part) {
 
 struct ActorTrace {
   Actor actor = Actor::dispatcher;
-  int index = 0;                       ///< among the rank's actors of this kind; of a part: its processor's
+  int index = 0;  ///< among the rank's actors of this kind; of a part: its processor's
   ProcessorPart part = ProcessorPart::whole;
   int warpgroup = 0;                   ///< of a consumer
   int sm = -1;                         ///< the multiprocessor it ran on; -1: a CPU

@@ -93,8 +93,8 @@ class alignas(16) TraceBuffer {
   TraceRecord* records_ = nullptr;
   std::uint32_t capacity_ = 0;
   std::uint32_t num_records_ = 0;
-  std::uint64_t end_ns_ = 0;        ///< of the latest span
-  std::uint32_t what_ = kNothing;   ///< of the latest span
+  std::uint64_t end_ns_ = 0;       ///< of the latest span
+  std::uint32_t what_ = kNothing;  ///< of the latest span
   std::uint32_t num_dropped_ = 0;
 };
 

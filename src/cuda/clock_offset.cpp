@@ -34,8 +34,10 @@ std::int64_t clock_offset_ns(int device) {
     while (Word(words.answered).load(cuda::memory_order_acquire) < round) {
       if (host_ns() - before > 2 * static_cast<std::int64_t>(ClockExchange::kPatienceNs)) {
         check(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
-        throw CudaError(fmt::format("GPU {} must answer within 2 s what time it is, and did not: check nvidia-smi for other "
-                                    "work on it", device));
+        throw CudaError(
+            fmt::format("GPU {} must answer within 2 s what time it is, and did not: check nvidia-smi for other "
+                        "work on it",
+                        device));
       }
     }
     const std::int64_t after = host_ns();

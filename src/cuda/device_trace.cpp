@@ -11,7 +11,8 @@
 namespace flashmoe::cuda_backend {
 
 DeviceTrace::DeviceTrace(const RankContext& context, std::size_t capacity)
-    : context_(context), num_rows_(context.num_blocks() * context.kernel().trace_rows.total()),
+    : context_(context),
+      num_rows_(context.num_blocks() * context.kernel().trace_rows.total()),
       capacity_(static_cast<std::uint32_t>(capacity)),
       records_(context.device(), static_cast<std::size_t>(num_rows_) * capacity * sizeof(TraceRecord)),
       counts_(context.device(), static_cast<std::size_t>(num_rows_) * sizeof(TraceCount)),

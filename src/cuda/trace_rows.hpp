@@ -9,7 +9,7 @@ namespace flashmoe::cuda_backend {
 struct TraceRows {
   int processor_rows;  ///< 1: the processor as a whole; 4: foreman, loader, two consumers
   int service_warps;
-  int helpers;         ///< warps that combine once there are no tasks left
+  int helpers;  ///< warps that combine once there are no tasks left
 
   constexpr int service(int warp) const { return processor_rows + warp; }
   constexpr int combiner(int warp) const { return service(service_warps) + warp; }

@@ -1,5 +1,5 @@
-// Timelines of the kernels' actors: complete, in order, on one clock, the same results with them, and a full buffer that
-// says so.
+// Timelines of the kernels' actors: complete, in order, on one clock, the same results with them, and a full buffer
+// that says so.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,8 +67,8 @@ class Trace : public testing::TestWithParam<EngineKind> {
     return y;
   }
 
-  const Problem problem_{.num_ranks = kRanks, .hidden = 256, .intermediate = 384, .num_experts = 8, .top_k = 2,
-                         .max_tokens = kTokens};
+  const Problem problem_{
+      .num_ranks = kRanks, .hidden = 256, .intermediate = 384, .num_experts = 8, .top_k = 2, .max_tokens = kTokens};
   std::vector<Layer> layers_;
   std::vector<RankRouting> routing_;
   std::vector<std::vector<std::byte>> x_;

@@ -183,7 +183,7 @@ def latency_over(rows, axis, x_of, x_label, same):
 def fraction_of_bound(rows):
     own = [row for row in even(rows) if "fraction_of_bound" in row and row["backend"] == "cuda"]
     series = []
-    for _, group in grouped(own, lambda row: (row["model"], num_experts(row), row["num_ranks"], *series_key(row))):
+    for _, group in grouped(own, lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], *series_key(row))):
         points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: 100 * r["fraction_of_bound"])
         series.append(Series(our_label(group, f", {group[0]['model']}"), points, "ours"))
     if not series:
@@ -380,7 +380,8 @@ def thesis_utilisation(traces):
         summary = trace["summary"]
         series.append(
             Series(
-                f"flashmoe, {short_card(trace['card'])}: as the thesis defines it, and as busy time",
+                f"flashmoe, {trace['problem']['num_ranks']}x{short_card(trace['card'])}, {trace['layer']}, "
+                f"{max(trace['tokens_per_rank'])} tokens: as the thesis defines it, and as busy time",
                 [("resident", 100 * summary["resident_share"]), ("busy", 100 * summary["busy_share"])],
                 "ours",
             )

@@ -2,7 +2,7 @@
 
 import json
 
-from results import PROJECT, bench_rows, read_file, relative, short_card
+from results import PROJECT, bench_rows, read_file, relative, short_card, trace_summaries
 
 PAGE = PROJECT / "docs" / "performance.md"
 FIGURES = PROJECT / "docs" / "figures"
@@ -14,6 +14,7 @@ COLUMNS = (  # heading, key, format
     ("dtype", "dtype", "{}"),
     ("routing", "routing", "{}"),
     ("engine", "engine", "{}"),
+    ("replay", "replay", "{}"),
     ("form", "wire_form", "{}"),
     ("us", "latency_us", "{:.1f}"),
     ("p95 us", "p95_us", "{:.1f}"),
@@ -24,6 +25,7 @@ COLUMNS = (  # heading, key, format
     ("sent MiB", "wire_bytes", "{:.1f}"),
     ("rel. L2", "rel_l2", "{:.2e}"),
 )
+WAITS = ("tokens", "ring", "task", "results", "own_rank")
 MEBIBYTES = {"heap_bytes", "wire_bytes"}
 
 
@@ -73,6 +75,39 @@ def describe(content):
     return ", ".join(part for part in parts if part)
 
 
+def timelines(files):
+    """A table of what traced calls spent their time on."""
+    found = trace_summaries(files)
+    if not found:
+        return []
+    lines = [
+        "## Timelines",
+        "",
+        "Calls that recorded what every actor did (`flashmoe trace`): share of the call in which a processor is there, in",
+        "a task, in an up or down product; of the time in which rows are moved, that in which tiles are computed too; and",
+        "the time of all actors together that went into waiting, by cause.",
+        "",
+        "| file | layer | ranks | tokens | call us | there | in a task | in a product | overlap | "
+        + " | ".join(f"{cause}, us" for cause in WAITS)
+        + " |",
+        "|" + "---|" * (9 + len(WAITS)),
+    ]
+    for trace in found:
+        summary = trace["summary"]
+        shares = (summary.get(key) for key in ("resident_share", "busy_share", "product_share", "overlap_efficiency"))
+        cells = [
+            f"`{trace['file']}`",
+            trace["layer"],
+            str(trace["problem"]["num_ranks"]),
+            ", ".join(str(tokens) for tokens in sorted(set(trace["tokens_per_rank"]))),
+            f"{summary['wall_us']:.1f}",
+            *("" if share is None else f"{share:.1%}" for share in shares),
+            *(f"{summary['wait_us'][cause]:.0f}" for cause in WAITS),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines + [""]
+
+
 def page_text(files, figures):
     """The whole page; `figures` are those that FIGURES holds."""
     lines = [
@@ -92,7 +127,7 @@ def page_text(files, figures):
         if content.get("what"):
             lines += [content["what"][0].upper() + content["what"][1:] + ".", ""]
         lines += table(rows) + [""]
-    lines += ["## Figures", ""]
+    lines += timelines(files) + ["## Figures", ""]
     for figure in figures:
         lines += [
             f"![{figure.title}](figures/{figure.name}.svg)",
