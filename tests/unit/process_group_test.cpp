@@ -55,6 +55,7 @@ class FakeBackend final : public Backend {
  public:
   explicit FakeBackend(Script& script) : script_(script) {}
   std::string engine_name(const Problem&) const override { return "none"; }
+  int device_of(int rank) const override { return rank; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
   std::size_t local_bytes(const Geometry&) const override { return 0; }
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry, std::unique_ptr<fabric::Bootstrap> meeting) const override {
