@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "synccheck")
 ENGINES = ("portable", "hopper")
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
-STAGES = ("tests", "random", "sanitizers", "timing", "bench")
+STAGES = ("tests", "random", "sanitizers", "python", "timing", "bench")
 WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up; a call takes as long as "
                  "on its slowest rank, latency_us is the median call; routing given; rel_l2 of rank 0 on sampled tokens; "
                  "torch_nccl measured in the same run")
@@ -187,6 +188,27 @@ class Check:
             found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
             run["sanitizer_findings"] = int(found.group(1)) if found else None
             self.note(run, code, code == 0 and run["sanitizer_findings"] == 0)
+
+    def python(self):
+        """The package's tests on GPU tensors, by the python3 that runs this and its torch."""
+        report = self.logs / "python.xml"
+        report.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+                   str(ROOT / "tests/python/gpu")]
+        library = str(self.programs / "src/libflashmoe.so")
+        code, _, seconds = self.execute("python", command, timeout=500, FLASHMOE_LIBRARY=library, HF_HUB_OFFLINE="1")
+        run = {"command": "python3 -m pytest tests/python/gpu", "cases": 0, "failures": 0, "skipped": 0,
+               "seconds": round(seconds, 1)}
+        if report.exists():
+            suite = next(ElementTree.parse(report).iter("testsuite"))
+            count = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
+            run.update(cases=count["tests"] - count["skipped"], failures=count["failures"] + count["errors"],
+                       skipped=count["skipped"])
+            failed = [f"{case.get('classname')}.{case.get('name')}" for case in suite.iter("testcase")
+                      if case.find("failure") is not None or case.find("error") is not None]
+            if failed:
+                run["failed_tests"] = failed
+        self.note(run, code, code == 0)
 
     def timing(self):
         baseline = [sys.executable, str(ROOT / "bench/baselines/torch_nccl.py"), str(self.num_gpus)]

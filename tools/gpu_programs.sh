@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds the GPU tests and timings without CMake, for a machine with GPUs, many cores and a CUDA toolkit, but without
-# the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann,CLI} and lib/lib{gtest,gmock}.a;
-# OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu and OUTPUT/cli, where
-# tools/gpu_check.sh --programs OUTPUT finds them.
+# Builds the GPU tests and timings, the program and the shared library without CMake, for a machine with GPUs, many cores
+# and a CUDA toolkit, but without the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann,CLI}
+# and lib/lib{gtest,gmock}.a; OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu and
+# OUTPUT/cli, the library to OUTPUT/src, where tools/gpu_check.sh --programs OUTPUT finds them.
 # Usage: tools/gpu_programs.sh DEPENDENCIES OUTPUT [GPU architecture, default 90a]
 set -eu
 dependencies=$(realpath "$1") output=$(realpath -m "$2") architecture=${3:-90a}
 cd "$(dirname "$0")/.."
 objects=$output/objects
-mkdir -p "$objects/flashmoe" "$output/tests/gpu/old_driver" "$output/cli"
+mkdir -p "$objects/flashmoe" "$output/src" "$output/tests/gpu/old_driver" "$output/cli"
 
 cuda=$(nvcc --dryrun -x cu -c /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
 version=$(sed -n 's/^project(flashmoe VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
@@ -18,9 +18,9 @@ sed -e "s/@PROJECT_VERSION@/$version/" -e "s/@PROJECT_VERSION_MAJOR@/$major/" -e
 
 includes="-Iinclude -Isrc -Itests -I$objects"
 includes="$includes -isystem $dependencies/include -isystem $cuda/include -isystem $cuda/include/cccl"
-host="g++ -std=c++20 -DFMT_HEADER_ONLY $includes -c"
+host="g++ -std=c++20 -fPIC -DFMT_HEADER_ONLY $includes -c"
 target="-gencode arch=compute_$architecture,code=sm_$architecture"
-device="nvcc -std=c++20 -O3 -lineinfo $target --expt-relaxed-constexpr $includes -c"
+device="nvcc -std=c++20 -O3 -lineinfo -Xcompiler -fPIC $target --expt-relaxed-constexpr $includes -c"
 commands() {
   for file in src/cuda/*.cu tests/gpu/*.cu bench/gpu/random_fill.cu; do  # slowest first
     echo "$device $file -o $objects/${file//\//.}.o"
@@ -52,5 +52,7 @@ link() {  # PROGRAM OBJECT...
   link tests/gpu/gpu_layer_timing "$objects/bench.gpu.layer_timing.cpp.o"
   link cli/flashmoe "$objects"/cli.*.o
   link tests/gpu/gpu_engine_timing "$objects/bench.gpu.engine_timing.cpp.o" "$objects/bench.gpu.random_fill.cu.o"
+  echo "nvcc $target -shared" $(find "$objects" -name 'src.*.o') "$objects/plain_gemm.o" \
+    "-Xlinker --version-script=src/exports.map -lpthread -ldl -o $output/src/libflashmoe.so"
 } | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
 gcc -shared -fPIC -Wl,-soname,libcuda.so.1 tests/gpu/old_driver.c -o "$output/tests/gpu/old_driver/libcuda.so.1"
