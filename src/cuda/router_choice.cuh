@@ -48,6 +48,10 @@ class RouterChoice {
     const std::uint32_t bits = __float_as_uint(value + 0.0f);
     return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   }
+  /// The float of a rank that is not 0.
+  __device__ static float score_of(std::uint32_t rank) {
+    return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
+  }
   __device__ static float sigmoid(float logit) {
     const float power = expf(-fabsf(logit));  // at most 1: nothing overflows
     return (logit < 0.0f ? power : 1.0f) / (1.0f + power);
@@ -84,30 +88,42 @@ class RouterChoice {
     __syncwarp();
   }
 
+  /// The two best scores of a set of experts, by rank_of(): 0 where there is none.
+  struct BestTwo {
+    std::uint32_t first = 0;
+    std::uint32_t second = 0;
+
+    __device__ void take(std::uint32_t rank) {
+      second = max(second, min(first, rank));
+      first = max(first, rank);
+    }
+  };
+
   /// Takes out the experts of all but the topk_groups groups whose best experts (two for sigmoid_grouped, one else) have
-  /// the largest sum. A group with fewer numbers than that ranks below every group with enough. Lane g ranks group g.
+  /// the largest sum. A group with fewer numbers than that ranks below every group with enough. A power of two of lanes
+  /// reads each group, then lane g ranks group g.
   __device__ void keep_groups() {
     const bool two = args_.function == RouterFunction::sigmoid_grouped;
     const int group_size = args_.num_experts / args_.num_groups;
-    float best = 0.0f;
-    float second = 0.0f;
-    int count = 0;
-    if (lane_ < args_.num_groups) {
-      for (int i = 0; i < group_size; ++i) {
-        const float score = scores_[lane_ * group_size + i];
-        if (isnan(score)) continue;
-        if (count == 0 || score > best) {
-          second = best;
-          best = score;
-        } else if (count == 1 || score > second) {
-          second = score;
-        }
-        count = count < 2 ? count + 1 : 2;
-      }
+    const int log_lanes = __clz(args_.num_groups - 1) - 27;  // of 32 lanes as many a group as there are for all
+    const int lanes = 1 << log_lanes;
+    BestTwo best;
+    if (lane_ >> log_lanes < args_.num_groups) {
+      const float* group = scores_ + (lane_ >> log_lanes) * group_size;
+#pragma unroll 4
+      for (int i = lane_ & (lanes - 1); i < group_size; i += lanes) best.take(rank_of(group[i]));
     }
-    float sum = count == 0 ? 0.0f : best + (two && count == 2 ? second : 0.0f);
+    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+      const std::uint32_t first = __shfl_xor_sync(kAll, best.first, offset);
+      const std::uint32_t second = __shfl_xor_sync(kAll, best.second, offset);
+      best.take(first);
+      best.take(second);
+    }
+    best.first = __shfl_sync(kAll, best.first, lane_ << log_lanes);
+    best.second = __shfl_sync(kAll, best.second, lane_ << log_lanes);
+    float sum = best.first == 0 ? 0.0f : score_of(best.first) + (two && best.second != 0 ? score_of(best.second) : 0.0f);
     if (isnan(sum)) sum = -INFINITY;
-    std::uint32_t numbers = static_cast<std::uint32_t>(two || count == 0 ? count : 1) + 1u;
+    std::uint32_t numbers = 1u + (best.first != 0 ? 1u : 0u) + (two && best.second != 0 ? 1u : 0u);
     if (lane_ >= args_.num_groups) numbers = 0;
     std::uint32_t kept = 0;
     for (int i = 0; i < args_.topk_groups; ++i) {
@@ -138,6 +154,43 @@ class RouterChoice {
 
   /// Lane k gets the k-th choice: the largest score, then the lowest id.
   __device__ void choose() {
+    if (args_.num_experts <= 128) return choose_in_registers<4>();
+    if (args_.num_experts <= 256) return choose_in_registers<8>();
+    choose_in_memory();
+  }
+
+  /// With kPerLane experts a lane.
+  template <int kPerLane>
+  __device__ void choose_in_registers() {
+    std::uint32_t ranks[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int expert = lane_ + i * 32;
+      ranks[i] = expert < args_.num_experts ? rank_of(scores_[expert]) : 0;
+    }
+    for (num_chosen_ = 0; num_chosen_ < args_.top_k; ++num_chosen_) {
+      std::uint32_t rank = ranks[0];
+      int expert = lane_;
+#pragma unroll
+      for (int i = 1; i < kPerLane; ++i) {
+        if (ranks[i] > rank) {
+          rank = ranks[i];
+          expert = lane_ + i * 32;
+        }
+      }
+      const std::uint32_t highest = __reduce_max_sync(kAll, rank);
+      if (highest == 0) return;
+      const int chosen =
+          static_cast<int>(__reduce_min_sync(kAll, rank == highest ? static_cast<unsigned>(expert) : UINT_MAX));
+      if (lane_ == num_chosen_) id_ = chosen;
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        if (lane_ + i * 32 == chosen) ranks[i] = 0;
+      }
+    }
+  }
+
+  __device__ void choose_in_memory() {
     std::uint32_t rank;
     int expert;
     look(rank, expert);

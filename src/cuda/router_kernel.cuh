@@ -73,6 +73,7 @@ class RouterBlock {
   static constexpr int kElementBytes = dtype == DType::fp32 ? 4 : 2;
   static constexpr int kFetchRows = kRouterThreads / 8;
   static constexpr int kTokenFetches = (kRows + kFetchRows - 1) / kFetchRows;
+  static constexpr int kExpertFetches = kRouterColumns / kFetchRows;
 
  public:
   __device__ RouterBlock(const RouterArgs& args, char* shared)
@@ -102,100 +103,102 @@ class RouterBlock {
  private:
   using Product = RouterProduct<dtype, kRows>;
 
-  /// A stage's place in this block's share of the product: 128 experts, then a part of hidden, then 128 bytes of it.
-  struct Cursor {
-    int column = 0;
-    int part = 0;
-    int chunk = 0;
-  };
-
   __device__ int num_column_tiles() const { return (args_.num_experts + kRouterColumns - 1) / kRouterColumns; }
   __device__ int first_part() const { return place_.rank * (kRouterParts / place_.size); }
   __device__ int end_part() const { return first_part() + kRouterParts / place_.size; }
   __device__ int begin_of(int part) const { return part * num_chunks_ / kRouterParts; }
 
-  __device__ Cursor start(int column) const {
-    Cursor cursor{column, first_part(), begin_of(first_part())};
-    skip_empty(cursor);
-    return cursor;
-  }
-  __device__ void skip_empty(Cursor& cursor) const {
-    while (cursor.part < end_part() && cursor.chunk == begin_of(cursor.part + 1)) ++cursor.part;
-    if (cursor.part == end_part()) cursor = {cursor.column + 1, first_part(), begin_of(first_part())};
-  }
-  __device__ void advance(Cursor& cursor) const {
-    const int column = cursor.column;
-    ++cursor.chunk;
-    skip_empty(cursor);
-    if (cursor.column != column) skip_empty(cursor);
+  /// Experts whose rows this thread fetches: those of column tile `column`, kFetchRows apart.
+  __device__ void point_at_experts(int column) {
+    const int first = column * kRouterColumns + static_cast<int>(threadIdx.x) / 8;
+#pragma unroll
+    for (int i = 0; i < kExpertFetches; ++i) {
+      const int expert = first + i * kFetchRows;
+      experts_[i] = expert < args_.num_experts ? static_cast<const char*>(args_.gate) + expert * row_bytes_ : nullptr;
+    }
   }
 
-  /// A thread fetches the same 16 bytes of k of rows kFetchRows apart.
-  __device__ void fetch_stage(const Cursor& cursor, std::uint32_t stage) const {
+  /// A thread fetches the same 16 bytes of k of every row it has.
+  __device__ void fetch_stage(int chunk_of_hidden, std::uint32_t stage) const {
     const int chunk = static_cast<int>(threadIdx.x) % 8;
     const int first = static_cast<int>(threadIdx.x) / 8;
-    const std::int64_t at = std::int64_t{cursor.chunk} * kStageRowBytes + chunk * 16;
+    const int at = chunk_of_hidden * kStageRowBytes + chunk * 16;
     const bool inside = at < row_bytes_;
 #pragma unroll
     for (int i = 0; i < kTokenFetches; ++i) {
       if (first + i * kFetchRows >= kRows) break;
       fetch_chunk(stage, first + i * kFetchRows, chunk, inside && tokens_[i] != nullptr ? tokens_[i] + at : nullptr);
     }
-    const char* gate = static_cast<const char*>(args_.gate) + at;
 #pragma unroll
-    for (int i = 0; i < kRouterColumns / kFetchRows; ++i) {
-      const int expert = cursor.column * kRouterColumns + first + i * kFetchRows;
-      const bool exists = inside && expert < args_.num_experts;
+    for (int i = 0; i < kExpertFetches; ++i) {
       fetch_chunk(stage + kRows * kStageRowBytes, first + i * kFetchRows, chunk,
-                  exists ? gate + expert * row_bytes_ : nullptr);
+                  inside && experts_[i] != nullptr ? experts_[i] + at : nullptr);
     }
   }
 
-  /// sums_[row][expert]: the sum over this block's parts.
+  __device__ static std::uint32_t after(std::uint32_t stage, std::uint32_t first_stage) {
+    stage += Tile::kStageBytes;
+    return stage == first_stage + kStages * Tile::kStageBytes ? first_stage : stage;
+  }
+
+  /// sums_[row][expert]: the sum over this block's parts. Stages come in the order of hidden, 128 experts after the others;
+  /// what changes with a part or a column tile alone is kept out of the loop over stages.
   __device__ void multiply() {
-    const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(stages_));
+    const auto first_stage = static_cast<std::uint32_t>(__cvta_generic_to_shared(stages_));
     const int num_columns = num_column_tiles();
-    if (begin_of(first_part()) == begin_of(end_part())) {
+    const int begin = begin_of(first_part());
+    const int end = begin_of(end_part());
+    if (begin == end) {
       clear_sums();
       return;
     }
-    Cursor next = start(0);
-    int num_fetched = 0;
+    int next_column = 0;
+    int next_chunk = begin;
+    std::uint32_t next_stage = first_stage;
+    point_at_experts(0);
     const auto fetch_next = [&] {
-      if (next.column < num_columns) {
-        fetch_stage(next, base + static_cast<std::uint32_t>(num_fetched % kStages * Tile::kStageBytes));
-        advance(next);
+      if (next_column < num_columns) {
+        fetch_stage(next_chunk, next_stage);
+        if (++next_chunk == end) {
+          next_chunk = begin;
+          point_at_experts(++next_column);
+        }
       }
-      ++num_fetched;
+      next_stage = after(next_stage, first_stage);
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
     for (int i = 0; i < kStages - 1; ++i) fetch_next();
 
-    Product product;
-    product.clear();
-    Product even;  // the sum of an even part, until the odd one beside it is there
-    even.clear();
-    Cursor at = start(0);
-    bool first = true;  // of the column tile
-    for (int index = 0; at.column < num_columns; ++index) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-      __syncthreads();  // the stage is here for all, and nobody reads the one fetched into next
-      fetch_next();
-      const std::uint32_t stage = base + static_cast<std::uint32_t>(index % kStages * Tile::kStageBytes);
-      product.multiply_stage(stage, stage + kRows * kStageRowBytes);
-      const Cursor before = at;
-      advance(at);
-      if (at.part == before.part && at.column == before.column) continue;
-      const bool last = at.column != before.column;
-      if (!last && before.part % 2 == 0 && at.part == before.part + 1) {
-        even = product;
-      } else {
-        product.add(even);
-        even.clear();
-        store_sums(product, before.column * kRouterColumns, !first);
-        first = last;
-      }
+    std::uint32_t stage = first_stage;
+    for (int column = 0; column < num_columns; ++column) {
+      Product product;
       product.clear();
+      Product even;  // the sum of an even part, until the odd one beside it is there
+      even.clear();
+      int part = first_part();
+      while (begin_of(part + 1) == begin) ++part;
+      int part_end = begin_of(part + 1);
+      bool first = true;
+      for (int chunk = begin; chunk < end; ++chunk) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+        __syncthreads();  // the stage is here for all, and nobody reads the one fetched into next
+        fetch_next();
+        product.multiply_stage(stage, stage + kRows * kStageRowBytes);
+        stage = after(stage, first_stage);
+        while (chunk + 1 == part_end && part < end_part()) {
+          if (part % 2 == 0 && part + 1 < end_part()) {
+            even = product;
+          } else {
+            product.add(even);
+            even.clear();
+            store_sums(product, column * kRouterColumns, !first);
+            first = false;
+          }
+          product.clear();
+          ++part;
+          part_end = begin_of(part + 1);
+        }
+      }
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
@@ -238,24 +241,32 @@ class RouterBlock {
     return args_.gate_bias == nullptr ? sum : sum + args_.gate_bias[expert];
   }
 
-  /// Each warp routes tokens of this block's share of the tile's rows. A row's own sums are read by nobody else, so its
-  /// logits take their place.
+  /// Logits of this block's share of the tile's rows, by all threads: sums of other blocks come from afar. A row's own sums
+  /// are read by nobody else, so its logits take their place.
+  __device__ void gather_logits(int first_row, int num_rows) {
+    const int num_cells = num_rows * args_.num_experts;
+    for (int cell = static_cast<int>(threadIdx.x); cell < num_cells; cell += kRouterThreads) {
+      const int row = first_row + cell / args_.num_experts;
+      const int expert = cell % args_.num_experts;
+      const float value = logit(row, expert);
+      sums_[row * stride_ + expert] = value;
+      if (args_.logits != nullptr && first_token_ + row < num_tokens_) {
+        args_.logits[(first_token_ + row) * args_.num_experts + expert] = value;
+      }
+    }
+    __syncthreads();
+  }
+
+  /// Each warp routes tokens of this block's share.
   __device__ void route() {
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int rows = kRows / place_.size;
+    gather_logits(place_.rank * rows, rows);
     float* scores = reinterpret_cast<float*>(stages_) + warp * args_.num_experts;
     for (int row = place_.rank * rows + warp; row < (place_.rank + 1) * rows; row += kRouterWarps) {
       const std::int64_t token = first_token_ + row;
       if (token >= num_tokens_) return;
-      float* logits = sums_ + row * stride_;
-      for (int expert = lane; expert < args_.num_experts; expert += 32) {
-        const float value = logit(row, expert);
-        logits[expert] = value;
-        if (args_.logits != nullptr) args_.logits[token * args_.num_experts + expert] = value;
-      }
-      __syncwarp();
-      RouterChoice choice(args_, {logits, scores});
+      RouterChoice choice(args_, {sums_ + row * stride_, scores});
       choice.route(args_.topk_ids + token * args_.top_k, args_.topk_weights + token * args_.top_k);
     }
   }
@@ -269,7 +280,8 @@ class RouterBlock {
   std::int64_t num_tokens_;
   std::int64_t first_token_;
   int num_chunks_;
-  const char* tokens_[kTokenFetches];  // rows of x this thread fetches, null where there is none
+  const char* tokens_[kTokenFetches];    // rows of x this thread fetches, null where there is none
+  const char* experts_[kExpertFetches];  // the same of the gate, in the column tile fetched now
 };
 
 template <DType dtype, int kRows, int kStages>
