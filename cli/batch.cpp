@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "flashmoe/router.hpp"
 #include "io/synthetic.hpp"
+#include "router_of.hpp"
 
 namespace flashmoe::cli {
 
@@ -12,19 +12,6 @@ namespace {
 
 std::int64_t row_bytes(const Problem& problem) {
   return problem.hidden * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
-}
-
-const float* data_or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
-
-RankRouting route(const Job& job, const CheckpointLayer& layer, ConstRows x) {
-  const Router router(layer.config().router, {.hidden = job.problem.hidden,
-                                              .weight = layer.router_weight().data(),
-                                              .bias = data_or_null(layer.router_bias()),
-                                              .selection_bias = data_or_null(layer.selection_bias())});
-  const std::size_t num_routes = static_cast<std::size_t>(x.num_rows) * static_cast<std::size_t>(job.problem.top_k);
-  RankRouting routing{std::vector<std::int32_t>(num_routes), std::vector<float>(num_routes)};
-  router.route(job.problem.dtype, x, routing.topk_ids.data(), routing.topk_weights.data());
-  return routing;
 }
 
 }  // namespace
@@ -65,7 +52,7 @@ Batch make_batch(Job& job, const std::optional<CheckpointLayer>& checkpoint) {
   }
   batch.y.assign(batch.x.size(), std::byte{0xff});
   batch.routing = job.routing ? std::move(generate_routing(*job.routing, job.problem, job.seed, {batch.num_tokens()}).front())
-                              : route(job, *checkpoint, {batch.x.data(), batch.num_tokens()});
+                              : RouterOf(job, checkpoint).route({batch.x.data(), batch.num_tokens()}, job.group.backend);
   return batch;
 }
 

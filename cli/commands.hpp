@@ -17,6 +17,9 @@ ExitCode run(const Options& options);
 /// One call of the layer, compared on every token.
 ExitCode verify(const Options& options);
 
+/// The layer's router over the batch, compared with the fp64 router where it ran on a GPU.
+ExitCode route(const Options& options);
+
 /// The machine, and the plan and memory of a layer; without a layer, the presets.
 ExitCode info(const Options& options);
 
