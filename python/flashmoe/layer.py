@@ -205,7 +205,8 @@ class Layer:
 
         On the CPU backend it blocks until the result is there. On the CUDA backend it is one launch on torch's current
         stream (the default stream for tensors of other libraries), returns at once, allocates nothing but `out`, and
-        may be captured into a CUDA graph; graphs of layers that share a heap must not run at once. No gradients.
+        may be captured into a CUDA graph. Layer and weights must outlive the graph, and graphs of layers that share a heap
+        must not run at once. No gradients.
 
         Raises InvalidArgument (InvalidDType) on arguments that do not fit, before anything is sent; InvalidArgument on
         a wrong id, FabricError when ranks disagree about the call or another one failed, Timeout when nobody gets on

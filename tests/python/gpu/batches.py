@@ -6,7 +6,7 @@ import flashmoe
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 256, 128, 8, 3
 # Relative L2 against fp64; fp32 is computed as tf32.
-TOLERANCES = {torch.float64: 1e-13, torch.float32: 1.5e-3, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+TOLERANCES = {torch.float64: 1e-13, torch.float32: 1.5e-3, torch.float16: 8e-4, torch.bfloat16: 4.5e-3}
 
 
 def weights(dtype=torch.bfloat16, seed=1, gated=True):

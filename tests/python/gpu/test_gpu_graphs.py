@@ -141,7 +141,8 @@ def test_heaps_of_captured_functions_stay_when_others_need_the_room():  # GRAPH3
 
 def test_replays_allocate_nothing():
     weights, slot = batches.weights(), Slot(64)
-    graph = captured(call_of(flashmoe.Layer(problem(64), *weights), slot))
+    layer = flashmoe.Layer(problem(64), *weights)
+    graph = captured(call_of(layer, slot))
     graph.replay()
     torch.cuda.synchronize()
     before = torch.cuda.mem_get_info()[0]
