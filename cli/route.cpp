@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "batch.hpp"
@@ -29,17 +32,27 @@ constexpr double kMostOtherChoices = 1e-2;
 struct RoutingFiles {
   std::string ids, weights;
 
+  /// Says before a long run what would fail after it.
   explicit RoutingFiles(const std::string& output) {
     const std::size_t comma = output.find(',');
     ids = output.substr(0, comma);
     if (comma != std::string::npos) weights = output.substr(comma + 1);
+    for (const std::filesystem::path path : {ids, weights}) {
+      const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+      std::error_code ignored;
+      if (!path.empty() && (path.extension() != ".npy" || !std::filesystem::is_directory(folder, ignored))) {
+        throw InvalidArgument(
+            fmt::format("output ({}) must be IDS.npy or IDS.npy,WEIGHTS.npy in existing folders", output));
+      }
+    }
   }
 };
 
 void write(const RoutingFiles& files, const RankRouting& routing, std::int64_t num_tokens, int top_k) {
   const std::vector<std::int64_t> shape{num_tokens, top_k};
   if (!files.ids.empty()) write_npy(files.ids, NpyType::int32, shape, std::as_bytes(std::span(routing.topk_ids)));
-  if (!files.weights.empty()) write_npy(files.weights, NpyType::float32, shape, std::as_bytes(std::span(routing.topk_weights)));
+  if (!files.weights.empty())
+    write_npy(files.weights, NpyType::float32, shape, std::as_bytes(std::span(routing.topk_weights)));
 }
 
 /// How far routes are from those of the fp64 router.
@@ -70,8 +83,10 @@ RouteDeviation deviation_of(const RankRouting& got, const RankRouting& wanted) {
 }  // namespace
 
 ExitCode route(const Options& options) {
-  if (options.routing) throw InvalidArgument("--routing goes with run, and route makes a routing of its own: leave it out");
+  if (options.routing)
+    throw InvalidArgument("--routing goes with run, and route makes a routing of its own: leave it out");
   if (options.processes) throw InvalidArgument("--processes goes with run: leave it out, route needs one process");
+  const RoutingFiles files(options.output);
   Options of_job = options;
   of_job.output.clear();
   const Job job = make_job(of_job, this_machine().num_cores);
@@ -89,18 +104,23 @@ ExitCode route(const Options& options) {
   }();
   // Backend cpu is the fp64 router.
   const bool compared = job.group.backend != BackendKind::cpu && options.verify_tokens != 0;
-  const RouteDeviation deviation = compared ? deviation_of(routing, router.route(rows, BackendKind::cpu)) : RouteDeviation{};
-  write(RoutingFiles(options.output), routing, num_tokens, job.problem.top_k);
+  const RouteDeviation deviation =
+      compared ? deviation_of(routing, router.route(rows, BackendKind::cpu)) : RouteDeviation{};
+  write(files, routing, num_tokens, job.problem.top_k);
 
   std::vector<std::int64_t> loads(static_cast<std::size_t>(job.problem.num_experts));
   for (const std::int32_t expert : routing.topk_ids) ++loads[static_cast<std::size_t>(expert)];
   const auto [fewest, most] = std::minmax_element(loads.begin(), loads.end());
   const double mean = static_cast<double>(routing.topk_ids.size()) / static_cast<double>(loads.size());
   if (options.json) {
-    nlohmann::json result{{"command", "route"},          {"layer", job.layer_name},
-                          {"backend", to_string(job.group.backend)}, {"function", to_string(router.config().function)},
-                          {"num_experts", job.problem.num_experts},  {"top_k", job.problem.top_k},
-                          {"num_tokens", num_tokens},    {"tokens_per_expert", loads}};
+    nlohmann::json result{{"command", "route"},
+                          {"layer", job.layer_name},
+                          {"backend", to_string(job.group.backend)},
+                          {"function", to_string(router.config().function)},
+                          {"num_experts", job.problem.num_experts},
+                          {"top_k", job.problem.top_k},
+                          {"num_tokens", num_tokens},
+                          {"tokens_per_expert", loads}};
     if (compared) {
       result["other_choices"] = deviation.num_other_choices;
       result["max_weight_error"] = deviation.weight_error;

@@ -38,7 +38,8 @@ RankRouting RouterOf::route(ConstRows x, BackendKind backend) const {
                    .weight = data_or_null(weight_),
                    .bias = data_or_null(bias_),
                    .selection_bias = data_or_null(selection_bias_)},
-                  {.backend = backend, .device = device_}, dtype_, x, routing.topk_ids.data(), routing.topk_weights.data());
+                  {.backend = backend, .device = device_}, dtype_, x, routing.topk_ids.data(),
+                  routing.topk_weights.data());
   return routing;
 }
 

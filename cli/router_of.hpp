@@ -15,8 +15,8 @@ namespace flashmoe::cli {
 /// Rules and parameters: the checkpoint's, or generated ones.
 class RouterOf {
  public:
-  /// Without a checkpoint the weight is generated from the job's seed, uniform of variance 1 / hidden, biases are left out,
-  /// and a layer without a model routes by softmax_topk. Throws InvalidArgument when the family has no router.
+  /// Without a checkpoint the weight is generated from the job's seed, uniform of variance 1 / hidden, biases are left
+  /// out, and a layer without a model routes by softmax_topk. Throws InvalidArgument when the family has no router.
   RouterOf(const Job& job, const std::optional<CheckpointLayer>& checkpoint);
 
   const RouterConfig& config() const { return config_; }

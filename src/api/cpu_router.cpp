@@ -20,24 +20,23 @@ const float* data_or_null(const std::vector<float>& values) { return values.empt
 class CpuRouter final : public RouterEngine {
  public:
   CpuRouter(const RouterConfig& config, const RouterParameters& parameters)
-      : config_(config), hidden_(parameters.hidden),
+      : config_(config),
+        hidden_(parameters.hidden),
         bias_(copy(parameters.bias, static_cast<std::size_t>(config.num_experts))),
         selection_bias_(copy(parameters.selection_bias, static_cast<std::size_t>(config.num_experts))) {
     if (parameters.weight == nullptr) return;
     weight_.resize(static_cast<std::size_t>(config.num_experts) * static_cast<std::size_t>(hidden_));
     for (std::size_t i = 0; i < weight_.size(); ++i) {
-      weight_[i] = static_cast<float>(
-          load_element(parameters.weight_dtype, parameters.weight, static_cast<std::int64_t>(i)));
+      weight_[i] =
+          static_cast<float>(load_element(parameters.weight_dtype, parameters.weight, static_cast<std::int64_t>(i)));
     }
   }
 
   void route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights, void* stream) const override {
     std::vector<float> logits(static_cast<std::size_t>(x.num_rows) * static_cast<std::size_t>(config_.num_experts));
-    router_logits({.num_experts = config_.num_experts,
-                   .hidden = hidden_,
-                   .weight = weight_.data(),
-                   .bias = data_or_null(bias_)},
-                  dtype, x, logits.data());
+    router_logits(
+        {.num_experts = config_.num_experts, .hidden = hidden_, .weight = weight_.data(), .bias = data_or_null(bias_)},
+        dtype, x, logits.data());
     route_logits(x.num_rows, logits.data(), topk_ids, topk_weights, stream);
   }
 

@@ -7,8 +7,8 @@
 
 namespace flashmoe {
 
-void route_from_host(const RouterConfig& config, const RouterParameters& parameters, const RouterPlace& place, DType dtype,
-                     ConstRows x, std::int32_t* topk_ids, float* topk_weights) {
+void route_from_host(const RouterConfig& config, const RouterParameters& parameters, const RouterPlace& place,
+                     DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights) {
   check_backend(place.backend);
   require_backend(place.backend);
 #ifdef FLASHMOE_HAS_CUDA

@@ -21,8 +21,10 @@ void check_dtype(const char* name, DType dtype) {
 void check_parameters(const RouterConfig& config, const RouterParameters& parameters) {
   if (parameters.weight != nullptr) {
     if (parameters.hidden < 1 || parameters.hidden > Limits::hidden) {
-      throw InvalidArgument(fmt::format("hidden ({}) of the router must be between 1 and {}: give the columns of its "
-                                        "weight", parameters.hidden, Limits::hidden));
+      throw InvalidArgument(
+          fmt::format("hidden ({}) of the router must be between 1 and {}: give the columns of its "
+                      "weight",
+                      parameters.hidden, Limits::hidden));
     }
     check_dtype("weight_dtype", parameters.weight_dtype);
     check_pointer("weight", parameters.weight, dtype_bytes(parameters.weight_dtype));
@@ -65,8 +67,9 @@ Router::Router(const RouterConfig& config, const RouterParameters& parameters, c
 
 void Router::route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights, void* stream) const {
   if (!has_weight_) {
-    throw InvalidArgument("a router of hidden states needs its weight: make it with RouterParameters.weight, or route "
-                          "logits");
+    throw InvalidArgument(
+        "a router of hidden states needs its weight: make it with RouterParameters.weight, or route "
+        "logits");
   }
   check_dtype("dtype", dtype);
   if (!check_call(x.num_rows, topk_ids, topk_weights)) return;

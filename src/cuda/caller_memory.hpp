@@ -19,8 +19,8 @@ inline void require_gpu_memory(const char* name, const void* pointer, int device
       attributes.type == cudaMemoryTypeDevice ? fmt::format("GPU {}", attributes.device) : "host memory"));
 }
 
-/// Lets this thread allocate, load kernels and look at memory while a stream is being captured; what is launched on that
-/// stream becomes part of its graph all the same.
+/// Lets this thread allocate, load kernels and look at memory while a stream is being captured; what is launched on
+/// that stream becomes part of its graph all the same.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

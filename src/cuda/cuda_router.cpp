@@ -25,8 +25,9 @@ DType stored(DType dtype) { return dtype == DType::tf32 ? DType::fp32 : dtype; }
 
 void check_limits(const RouterConfig& config, const RouterParameters& parameters) {
   if (config.num_experts > GpuRouterLimits::num_experts) {
-    throw InvalidArgument(fmt::format("num_experts ({}) of a router on backend cuda must be at most {}: use backend cpu",
-                                      config.num_experts, GpuRouterLimits::num_experts));
+    throw InvalidArgument(
+        fmt::format("num_experts ({}) of a router on backend cuda must be at most {}: use backend cpu",
+                    config.num_experts, GpuRouterLimits::num_experts));
   }
   if (config.num_groups > GpuRouterLimits::num_groups) {
     throw InvalidArgument(fmt::format("num_groups ({}) of a router on backend cuda must be at most {}: use backend cpu",
@@ -34,12 +35,15 @@ void check_limits(const RouterConfig& config, const RouterParameters& parameters
   }
   if (parameters.weight == nullptr) return;
   if (parameters.hidden % 8 != 0) {
-    throw InvalidArgument(fmt::format("hidden ({}) of a router on backend cuda must be a multiple of 8: use backend cpu, "
-                                      "or pad x and weight with zeros", parameters.hidden));
+    throw InvalidArgument(
+        fmt::format("hidden ({}) of a router on backend cuda must be a multiple of 8: use backend cpu, "
+                    "or pad x and weight with zeros",
+                    parameters.hidden));
   }
   if (parameters.weight_dtype == DType::fp64) {
-    throw InvalidArgument("weight_dtype (fp64) of a router on backend cuda must be bf16, fp16 or fp32: convert the weight, "
-                          "or use backend cpu");
+    throw InvalidArgument(
+        "weight_dtype (fp64) of a router on backend cuda must be bf16, fp16 or fp32: convert the weight, "
+        "or use backend cpu");
   }
 }
 
@@ -77,8 +81,9 @@ class CudaRouter final : public RouterEngine {
 
   void route(DType dtype, ConstRows x, std::int32_t* topk_ids, float* topk_weights, void* stream) const override {
     if (stored(dtype) != weight_dtype_) {
-      throw InvalidArgument(fmt::format("x ({}) and weight ({}) of a router on backend cuda must have one dtype: convert one",
-                                        to_string(dtype), to_string(weight_dtype_)));
+      throw InvalidArgument(
+          fmt::format("x ({}) and weight ({}) of a router on backend cuda must have one dtype: convert one",
+                      to_string(dtype), to_string(weight_dtype_)));
     }
     check_pointer("x", x.data, kVectorBytes);
     RouterArgs args = rules_;
@@ -114,7 +119,8 @@ class CudaRouter final : public RouterEngine {
 
 }  // namespace
 
-std::unique_ptr<RouterEngine> make_cuda_router(const RouterConfig& config, const RouterParameters& parameters, int device) {
+std::unique_ptr<RouterEngine> make_cuda_router(const RouterConfig& config, const RouterParameters& parameters,
+                                               int device) {
   return std::make_unique<CudaRouter>(config, parameters, device);
 }
 

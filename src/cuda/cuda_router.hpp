@@ -9,7 +9,8 @@
 namespace flashmoe {
 
 /// Uses the parameters where they lie, on GPU `device`. Throws as Router's constructor.
-std::unique_ptr<RouterEngine> make_cuda_router(const RouterConfig& config, const RouterParameters& parameters, int device);
+std::unique_ptr<RouterEngine> make_cuda_router(const RouterConfig& config, const RouterParameters& parameters,
+                                               int device);
 
 /// route_from_host() of api/host_router.hpp on GPU `device`.
 void route_on_gpu(const RouterConfig& config, const RouterParameters& parameters, int device, DType dtype, ConstRows x,

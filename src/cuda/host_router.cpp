@@ -76,7 +76,8 @@ void route_on_gpu(const RouterConfig& config, const RouterParameters& parameters
   router.route(travelling, {gpu_x.as<void>(), x.num_rows}, ids.as<std::int32_t>(), route_weights.as<float>());
   if (num_routes == 0) return;
   check(cudaMemcpy(topk_ids, ids.as<void>(), num_routes * sizeof(std::int32_t), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  check(cudaMemcpy(topk_weights, route_weights.as<void>(), num_routes * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  check(cudaMemcpy(topk_weights, route_weights.as<void>(), num_routes * sizeof(float), cudaMemcpyDeviceToHost),
+        "cudaMemcpy");
 }
 
 }  // namespace flashmoe

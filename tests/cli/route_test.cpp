@@ -27,7 +27,8 @@ TEST(CliRoute, tells_the_loads_of_a_preset_s_experts) {
 
 TEST(CliRoute, a_run_with_its_files_is_the_run_with_the_checkpoint_s_router) {
   const TempFolder folder;
-  const std::string layer = " --backend cpu --ranks 2 --tokens 9 --checkpoint fixtures/checkpoints/qwen3_moe-bf16 --layer 1";
+  const std::string layer =
+      " --backend cpu --ranks 2 --tokens 9 --checkpoint fixtures/checkpoints/qwen3_moe-bf16 --layer 1";
   const std::string files = (folder / "ids.npy").string() + "," + (folder / "weights.npy").string();
   const Outcome routed = flashmoe("route --output " + files + layer);
   ASSERT_EQ(routed.exit_code, 0) << routed.err;
