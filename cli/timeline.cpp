@@ -231,7 +231,7 @@ void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, st
   const double row_height = num_rows > kManyRows ? 6 : 14;
   const double height = kHeadroom + row_height * static_cast<double>(num_rows) + 20;
   const std::string idle_note =
-      num_idle > 0 ? fmt::format("; {} actors that only waited are left out", num_idle) : std::string();
+      num_idle > 0 ? fmt::format("; actors that only waited, not drawn: {}", num_idle) : std::string();
   stream << fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
