@@ -1,7 +1,5 @@
 // The program `flashmoe`: one MoE layer on several ranks, planned, run and compared.
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -13,6 +11,7 @@
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
+#include "log.hpp"
 
 namespace flashmoe::cli {
 
@@ -29,16 +28,16 @@ ExitCode guarded(const std::function<ExitCode()>& command) {
   try {
     return command();
   } catch (const InvalidArgument& error) {
-    spdlog::error("{}", error.what());
+    log_error(error.what());
     return kBadInput;
   } catch (const CudaError& error) {
-    spdlog::error("{}", error.what());
+    log_error(error.what());
     return kDeviceUnavailable;
   } catch (const std::bad_alloc&) {
-    spdlog::error("no memory is left: use fewer tokens, ranks or threads");
+    log_error("no memory is left: use fewer tokens, ranks or threads");
     return kFault;
   } catch (const std::exception& error) {
-    spdlog::error("{}", error.what());
+    log_error(error.what());
     return kFault;
   }
 }
@@ -84,8 +83,8 @@ ExitCode parse_and_run(int argc, char** argv) {
     }
     // Where no command is known the parser only says that it wants one.
     const bool unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
-    spdlog::error("{} (flashmoe --help lists the commands and flags)",
-                  unknown ? fmt::format("no command is called {}", printable(argv[1])) : std::string(error.what()));
+    log_error((unknown ? fmt::format("no command is called {}", printable(argv[1])) : std::string(error.what())) +
+              " (flashmoe --help lists the commands and flags)");
     return kBadInput;
   }
   return guarded(command);
@@ -95,7 +94,6 @@ ExitCode parse_and_run(int argc, char** argv) {
 }  // namespace flashmoe::cli
 
 int main(int argc, char** argv) {
-  spdlog::set_default_logger(spdlog::stderr_color_mt("flashmoe"));
-  spdlog::set_pattern("flashmoe: %^%l%$: %v");
+  flashmoe::cli::start_log();
   return flashmoe::cli::parse_and_run(argc, argv);
 }

@@ -1,13 +1,14 @@
 #include "progress.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <utility>
+
+#include "log.hpp"
 
 namespace flashmoe::cli {
 
@@ -21,7 +22,7 @@ constexpr int kBarCells = 30;
 Stage::Stage(std::string name, std::int64_t num_steps)
     : name_(std::move(name)),
       num_steps_(num_steps),
-      on_terminal_(isatty(STDERR_FILENO) != 0 && spdlog::should_log(spdlog::level::info)) {
+      on_terminal_(isatty(STDERR_FILENO) != 0 && shows_info()) {
   if (on_terminal_) painter_ = std::thread([this] { redraw_until_finished(); });
 }
 
@@ -38,7 +39,7 @@ Stage::~Stage() {
     std::fputc('\n', stderr);
   } else if (!failed) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin_;
-    spdlog::info("{}: {:.1f} s", name_, elapsed.count());
+    log_info(fmt::format("{}: {:.1f} s", name_, elapsed.count()));
   }
 }
 

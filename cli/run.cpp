@@ -1,5 +1,3 @@
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -22,6 +20,7 @@
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
 #include "launched_ranks.hpp"
+#include "log.hpp"
 #include "machine.hpp"
 #include "memory_plan.hpp"
 #include "progress.hpp"
@@ -187,7 +186,7 @@ ExitCode carry_out(const Options& options, const char* name, std::int64_t compar
   const Command command{.name = name, .compared_tokens = compared_tokens, .json = options.json};
   const auto body = [&] { return run_and_compare(job, command, machine); };
   if (job.process && !options.rank) return with_other_ranks(options, job, body);
-  if (job.process && job.process->rank != 0) spdlog::set_level(spdlog::level::err);  // rank 0 shows the progress
+  if (job.process && job.process->rank != 0) silence_info();  // rank 0 shows the progress
   return body();
 }
 
