@@ -80,7 +80,8 @@ class FLASHMOE_API Layer {
 
   /// Backend cuda: launches the call on a stream and returns at once; y is done in the order of the stream. The call is
   /// one launch and allocates nothing. It may be captured into a graph, which reads tensors and *num_tokens when it is
-  /// replayed; the layer must outlive the graph, and graphs of layers that share a heap must not run at once.
+  /// replayed; the layer must outlive the graph. Nothing orders a replay and other calls of layers that share a heap but
+  /// the caller's streams: they must not run at once (forward() has a stream of its own: synchronize before it).
   /// Throws InvalidArgument as forward(), and on backend cpu. What goes wrong later (a wrong id, ranks that disagree,
   /// nobody gets on for the deadline) leaves y undefined and the heap dead: the next call of a layer on it throws it, and
   /// check_calls() does.

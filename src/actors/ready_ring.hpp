@@ -65,7 +65,7 @@ class ReadyRing {
     return filled;
   }
 
-  /// A ticket to take. The caller must read it with try_take until it succeeds.
+  /// A ticket to take. The caller must try to read it until it succeeds, by try_take() or by try_read() and give_back().
   FLASHMOE_HD std::uint64_t claim() const {
     return detail::AtomicRef<Scope::device, std::uint64_t>(state_->next_take)
         .fetch_add(1, cuda::memory_order_relaxed);
@@ -99,7 +99,7 @@ class ReadyRing {
   std::uint32_t capacity_;
 };
 
-/// Consecutive tasks on their way into the ring, one ticket a thread of the group. advance() never blocks; the owner
+/// Consecutive tasks on their way into the ring, some tickets a thread of the group. advance() never blocks; the owner
 /// calls it from step() until it returns true, so a full ring delays only the publisher. Progress: a cell stays full
 /// only while a processor holds its ticket, and reading a published cell waits for nobody.
 class Publication {

@@ -59,7 +59,7 @@ class Scheduler {
       closed_ = closed;
       start_pass(true);
     } else if (version != version_) {
-      start_pass(flushing_);
+      start_pass(false);
     }
     version_ = version;
   }

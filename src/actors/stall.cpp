@@ -48,7 +48,7 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
                          wait.expected / static_cast<std::uint64_t>(top_k), wait.expected % static_cast<std::uint64_t>(top_k),
                          stall.rank, static_cast<std::int64_t>(wait.seen), num_experts - 1);
     case SignalKind::wrong_count:
-      return fmt::format("num_tokens of rank {} is {} in device memory, wanted 0..{}, the max_tokens of the call", stall.rank,
+      return fmt::format("num_tokens of rank {} is {} in device memory, wanted 0..{}, the rows of x: give the call more rows or fewer tokens", stall.rank,
                          static_cast<std::int64_t>(wait.seen), wait.expected);
     case SignalKind::wrong_layer:
       return fmt::format("rank {} called layer {} while rank {} called layer {}: every rank must call the layers of one "

@@ -24,7 +24,7 @@ enum class SignalKind : std::uint8_t {
   // Faults: seen at once, not waited for.
   rank_failed,   ///< the rank's own work failed (its exception says why)
   wrong_id,      ///< topk_ids[expected / top_k][expected % top_k] holds `seen`
-  wrong_count,   ///< the rank's token count in device memory is `seen`, more than max_tokens
+  wrong_count,   ///< the rank's token count in device memory is `seen`, more than x has rows
   wrong_layer,   ///< a peer's header names another layer: expected ours, seen theirs
   wrong_plan,    ///< a peer's header names another plan
   // Waits on a peer.

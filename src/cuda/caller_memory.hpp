@@ -1,7 +1,9 @@
-// Memory and streams that a caller hands in.
+// Memory that a caller hands in.
 #pragma once
 
 #include <fmt/format.h>
+
+#include <string>
 
 #include "cuda/check.hpp"
 #include "flashmoe/error.hpp"
@@ -14,22 +16,11 @@ inline void require_gpu_memory(const char* name, const void* pointer, int device
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
   if (attributes.type == cudaMemoryTypeDevice && attributes.device == device) return;
+  const std::string got = attributes.type == cudaMemoryTypeDevice    ? fmt::format("GPU {}", attributes.device)
+                          : attributes.type == cudaMemoryTypeManaged ? "managed memory"
+                                                                     : "host memory";
   throw InvalidArgument(fmt::format(
-      "{} must lie in memory of GPU {} for backend cuda, got {}: copy it to where it is used first", name, device,
-      attributes.type == cudaMemoryTypeDevice ? fmt::format("GPU {}", attributes.device) : "host memory"));
+      "{} must lie in memory of GPU {} for backend cuda, got {}: copy it to where it is used first", name, device, got));
 }
-
-/// Lets this thread allocate, load kernels and look at memory while a stream is being captured; what is launched on
-/// that stream becomes part of its graph all the same.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 }  // namespace flashmoe::cuda_backend

@@ -33,4 +33,17 @@ class DeviceGuard {
   int previous_ = 0;
 };
 
+/// Lets this thread allocate, load kernels and look at memory while a stream is being captured; what is launched on
+/// that stream becomes part of its graph all the same.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace flashmoe::cuda_backend

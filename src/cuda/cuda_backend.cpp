@@ -116,6 +116,8 @@ class CudaLayer final : public RankLayer {
     const cudaStream_t stream = context_->own_stream();
     cuda_backend::CallInput input = place(call, deadline_seconds);
     if (device_trace_) input.trace = device_trace_->target();
+    // Calls still running on other streams are not this one's bytes.
+    check(cudaStreamWaitEvent(stream, context_->last_launch(), 0), "cudaStreamWaitEvent");
     const cuda_backend::KernelState before = context_->state(stream);
     layer_.forward(input, stream);
     // A copy that waits in its engine's queue for this kernel would hold up those of the ranks that the kernel waits for.
@@ -124,6 +126,7 @@ class CudaLayer final : public RankLayer {
       check(cudaMemcpyAsync(call.y.data, input.y.data, row_bytes(call), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
     }
     check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    if (device_trace_) device_trace_->fetch(*trace_, stream);  // of a call that failed, too
     layer_.status();
     const cuda_backend::KernelState after = context_->state(stream);
     const CallPlan plan = layer_.plan(call.max_tokens);
@@ -136,7 +139,6 @@ class CudaLayer final : public RankLayer {
                     .phases = {}};
     stats.phases.wall_us =
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
-    if (device_trace_) device_trace_->fetch(*trace_, stream);
     return stats;
   }
 
@@ -153,7 +155,10 @@ class CudaLayer final : public RankLayer {
     layer_.forward(input, static_cast<cudaStream_t>(where.stream));
   }
 
-  void check_calls() const override { layer_.status(); }
+  void check_calls() const override {
+    const RelaxedCapture relaxed;
+    layer_.status();
+  }
 
   std::unique_ptr<PreparedCalls> prepare_calls(const LayerCall& call, const Repetition& repetition) override {
     const std::lock_guard lock(call_mutex_);

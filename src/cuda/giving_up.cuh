@@ -61,6 +61,11 @@ __device__ void give_up(const KernelArgs& args, const Call& call, const Group& g
   }
 }
 
+/// Whether the count of tokens in device memory is none that the caller's tensors have.
+__device__ inline bool has_wrong_count(const KernelArgs& args, const Call& call) {
+  return call.num_tokens < 0 || call.num_tokens > args.call.num_tokens;
+}
+
 /// The device's token count does not fit the call: every thread of every block comes here instead of running actors.
 __device__ inline void refuse_count(const KernelArgs& args, const Call& call) {
   if (threadIdx.x != 0) return;
@@ -68,7 +73,7 @@ __device__ inline void refuse_count(const KernelArgs& args, const Call& call) {
                              .actor = Actor::dispatcher,
                              .wait = {.signal = SignalKind::wrong_count,
                                       .peer = call.rank,
-                                      .expected = static_cast<std::uint64_t>(call.plan.max_tokens),
+                                      .expected = static_cast<std::uint64_t>(args.call.num_tokens),
                                       .seen = static_cast<std::uint64_t>(call.num_tokens)}});
 }
 

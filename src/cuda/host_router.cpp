@@ -5,6 +5,7 @@
 
 #include "core/numeric.hpp"
 #include "cuda/check.hpp"
+#include "cuda/cuda_backend.hpp"
 #include "cuda/cuda_router.hpp"
 #include "cuda/memory.hpp"
 
@@ -39,6 +40,7 @@ DeviceMemory upload(int device, const void* data, std::size_t bytes) {
 void route_on_gpu(const RouterConfig& config, const RouterParameters& parameters, int device, DType dtype, ConstRows x,
                   std::int32_t* topk_ids, float* topk_weights) {
   validate(config);
+  require_device(device);
   const cuda_backend::DeviceGuard guard(device);
   const std::int64_t num_elements = x.num_rows * parameters.hidden;
   const auto num_experts = static_cast<std::size_t>(config.num_experts);

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) moe_kernel(const __grid_cons
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
 
-  if (call.num_tokens < 0 || call.num_tokens > call.plan.max_tokens) {
+  if (has_wrong_count(args, call)) {
     refuse_count(args, call);
   } else if (threadIdx.x < ProcessorGroup::kThreads) {
     const ProcessorGroup group{block.broadcast};

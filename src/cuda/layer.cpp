@@ -140,17 +140,17 @@ void Layer::status() const {
   const HeapLayout& layout = heap.layout();
   const int num_ranks = layout.geometry.num_ranks;
   const DeviceGuard guard(context_->device());
-  cudaStream_t stream;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  OwnedStream stream;
+  stream.create();
   std::vector<Line> lines(static_cast<std::size_t>(num_ranks));
   std::vector<Stall> posted(lines.size());
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   bool all = false;
   while (!all && std::chrono::steady_clock::now() < end) {
     check(cudaMemcpyAsync(lines.data(), heap.base(context_->rank()) + layout.stall_record(0),
-                          lines.size() * sizeof(Line), cudaMemcpyDeviceToHost, stream),
+                          lines.size() * sizeof(Line), cudaMemcpyDeviceToHost, stream.get()),
           "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
     all = true;
     for (std::size_t rank = 0; rank < lines.size(); ++rank) {
       std::uint64_t words[kStallWords];
@@ -160,7 +160,6 @@ void Layer::status() const {
     }
     if (!all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  cudaStreamDestroy(stream);
   const double deadline_seconds = static_cast<double>(outcome.deadline_ns) * 1e-9;
   throw_stall(explain(posted), context_->rank(), deadline_seconds, problem_.top_k, problem_.num_experts);
 }

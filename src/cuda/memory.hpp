@@ -27,6 +27,7 @@ class DeviceMemory {
   ~DeviceMemory() {
     if (data_ == nullptr) return;
     const DeviceGuard guard(device_);
+    const RelaxedCapture relaxed;
     cudaFree(data_);
   }
   DeviceMemory(DeviceMemory&& other) noexcept
@@ -90,7 +91,10 @@ class PinnedHost {
     check(cudaHostAlloc(&data_, sizeof(T), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
     *static_cast<T*>(data_) = T{};
   }
-  ~PinnedHost() { cudaFreeHost(data_); }
+  ~PinnedHost() {
+    const RelaxedCapture relaxed;
+    cudaFreeHost(data_);
+  }
   PinnedHost(const PinnedHost&) = delete;
   PinnedHost& operator=(const PinnedHost&) = delete;
   T* get() const { return static_cast<T*>(data_); }

@@ -42,6 +42,7 @@ void RepeatedLaunch::launch() {
 
 TimedCalls RepeatedLaunch::run(int num_calls) {
   const DeviceGuard guard(call_.context->device());
+  check(cudaStreamWaitEvent(call_.stream, call_.context->last_launch(), 0), "cudaStreamWaitEvent");
   const KernelState before = call_.context->state(call_.stream);
   check(cudaEventRecord(events_.front(), call_.stream), "cudaEventRecord");
   for (int i = 1; i <= num_calls; ++i) {

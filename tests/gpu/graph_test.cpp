@@ -220,5 +220,18 @@ TEST_F(Graphs, a_count_in_device_memory_beyond_max_tokens_is_refused) {
   EXPECT_THROW(captured.replay(), InvalidArgument);
 }
 
+TEST_F(Graphs, a_count_in_device_memory_beyond_the_rows_of_x_is_refused) {
+  CudaWorld world(kProblem, experts_, {.deadline_seconds = 1.0});
+  std::vector<Slot> buffers = make_slots(world);
+  for (std::size_t rank = 0; rank < buffers.size(); ++rank) {
+    buffers[rank].load(make_batch(kProblem, 9, 1, Routing::any));
+    cuda_backend::CallInput input = buffers[rank].input(32);
+    input.x.num_rows = input.y.num_rows = 8;
+    world.layer(rank).forward(input, world.stream(rank));
+  }
+  world.synchronize_all();
+  for (std::size_t rank = 0; rank < buffers.size(); ++rank) EXPECT_THROW(world.layer(rank).status(), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace flashmoe::test

@@ -1,6 +1,7 @@
 // What the roles of a Hopper block share: operand stages, task slots, and the barriers between them.
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
+//   foreman <--begun--- loaders
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
 // A task in a slot waits for nothing outside the block: its rows have landed, its place is granted. So waits on these

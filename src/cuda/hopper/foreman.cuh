@@ -125,7 +125,7 @@ class Foreman {
     if (group.leader()) {
       slot.num_rows = num_rows;
       slot.local_expert = block.local_expert;
-      // Not the last rows of an expert that has more: their weights are under way for the others.
+      // Not the last rows of an expert cut together with more: their weights are under way for the others.
       slot.decode = num_rows <= decode_rows_ && group_size == 1;
     }
     std::uint32_t sent_rows = 0;

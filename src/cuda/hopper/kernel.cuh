@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   load_call(args, block.call, block.traffic);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
-  const bool refused = call.num_tokens < 0 || call.num_tokens > call.plan.max_tokens;
+  const bool refused = has_wrong_count(args, call);
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kFirstConsumer) {
