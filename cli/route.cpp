@@ -74,7 +74,8 @@ RouteDeviation deviation_of(const RankRouting& got, const RankRouting& wanted) {
       ++deviation.num_other_choices;
     } else {
       const double error = std::fabs(static_cast<double>(got.topk_weights[i]) - wanted.topk_weights[i]);
-      if (!(error <= deviation.weight_error)) deviation.weight_error = error;  // NaN, too
+      // A NaN once seen stays.
+      if (!(error <= deviation.weight_error) && !std::isnan(deviation.weight_error)) deviation.weight_error = error;
     }
   }
   return deviation;

@@ -208,7 +208,7 @@ class Check:
                       if case.find("failure") is not None or case.find("error") is not None]
             if failed:
                 run["failed_tests"] = failed
-        self.note(run, code, code == 0)
+        self.note(run, code, code == 0 and run["cases"] > 0)
 
     def timing(self):
         baseline = [sys.executable, str(ROOT / "bench/baselines/torch_nccl.py"), str(self.num_gpus)]

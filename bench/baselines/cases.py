@@ -165,7 +165,7 @@ def main(name, packages, run):
         missing = None if num_gpus > 0 else "needs a GPU, this machine has none"
     except ImportError as error:
         num_gpus = 0
-        missing = f"needs a Python package that is missing ({error.name}): install it for {sys.executable}"
+        missing = f"needs a Python package that is missing ({error.name}): install it for the Python that runs this"
     argument = sys.argv[1] if len(sys.argv) > 1 else str(num_gpus)
     if argument.isdigit() and missing:
         print(f"{name} {missing}", file=sys.stderr)

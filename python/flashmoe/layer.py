@@ -169,7 +169,8 @@ class Layer:
     with the layer, and changes of their values are seen by later calls.
 
     Raises InvalidArgument (InvalidDType for a type) when the problem breaks a rule or a tensor does not fit it,
-    FabricError when another rank's layer of the same number has another problem, OutOfMemory without memory for a heap.
+    FabricError when another rank's layer of the same number has another problem, OutOfMemory (CudaError on a
+    GPU) without memory for a heap.
     """
 
     def __init__(self, problem: Problem, up: Any, down: Any, *, up_bias: Any = None, down_bias: Any = None,

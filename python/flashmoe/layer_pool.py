@@ -35,6 +35,7 @@ class LayerPool:
         self._most_bytes = most_bytes
         self._groups: dict[tuple[str, int], Group] = {}
         self._kept: collections.OrderedDict[tuple[layers.Problem, str], _Kept] = collections.OrderedDict()
+        self._replayed: list[_Kept] = []  # no longer offered to calls, but graphs may still run on them
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -53,7 +54,9 @@ class LayerPool:
             yield layer
         except BaseException:
             with self._lock:
-                self._kept.pop(key, None)  # its heap may be dead
+                dropped = self._kept.pop(key, None)  # its heap may be dead
+                if dropped is not None and dropped.captured:
+                    self._replayed.append(dropped)
             raise
         self._keep(key, where, layer, captured)
 
@@ -66,6 +69,7 @@ class LayerPool:
         """Gives all memory back."""
         with self._lock:
             self._kept.clear()
+            self._replayed.clear()
 
     def _group_of(self, problem: layers.Problem, place: str) -> Group:
         backend, _, device = place.partition(":")

@@ -62,7 +62,7 @@ class MoE(LayerModule):
         num_ranks, backend = (1, "cpu") if group is None else (group.num_ranks, group.backend)
         self.problem = layers.Problem(
             hidden=hidden, intermediate=intermediate, num_experts=num_experts, top_k=top_k, max_tokens=max_tokens or 1,
-            dtype=torch_ops.layer_dtype(dtype, backend), num_ranks=num_ranks, activation=activation,
+            dtype=torch_ops.layer_dtype(dtype, backend, "dtype"), num_ranks=num_ranks, activation=activation,
             gated=gated, up_bias=expert_bias, down_bias=expert_bias, weight_on_input=apply_router_weight_on_input,
             swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
         self.problem.validate()

@@ -179,6 +179,15 @@ def on_stream(init: InitArgs, stream_ptr: int) -> ContextManager[Any]:
     return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr, device=init.device_id))
 
 
+def used_here(*kept: Any) -> None:
+    """Tells torch that the current stream reads tensors of this module's, which may come from another stream."""
+    import torch
+
+    for tensor in kept:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
 def _make_layer(init: InitArgs, args: MoEForwardArgs, group: Group) -> layers.Layer:
     import torch
 
@@ -226,6 +235,7 @@ def forward(flash_handle: FlashHandle, args: MoEForwardArgs) -> None:
         raise InvalidDType(f"tokens must be a torch tensor, but is a {type(args.tokens).__name__}")
     topk_weights, topk_ids = flash_handle.routes
     with on_stream(flash_handle.args, args.stream_ptr):
+        used_here(topk_weights, topk_ids)
         flash_handle.layer_over(args).forward(args.tokens, topk_weights, topk_ids, out=args.moe_out)
 
 

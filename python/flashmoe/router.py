@@ -5,7 +5,7 @@ from typing import Any
 
 from . import tensors
 from .errors import InvalidArgument, InvalidDType
-from .page import FlashHandle, InitArgs, on_stream
+from .page import FlashHandle, InitArgs, on_stream, used_here
 from .routing import Router, RouterFunction
 
 
@@ -64,8 +64,10 @@ def forward(router_handle: RouterHandle, flash_handle: FlashHandle, args: Router
     from . import torch_ops
 
     with on_stream(init, args.stream_ptr):
+        weight = router_handle.weight_of(args)
+        used_here(weight)
         topk_weights, topk_ids = torch_ops.route(
-            args.tokens.detach(), router_handle.weight_of(args), init.top_k, function=router_handle.function,
+            args.tokens.detach(), weight, init.top_k, function=router_handle.function,
             renormalize=router_handle.renormalize)
         if args.expert_counts is not None:
             args.expert_counts.zero_().index_add_(0, topk_ids.flatten(), topk_ids.new_ones(topk_ids.numel()))

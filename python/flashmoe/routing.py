@@ -35,9 +35,9 @@ class Router:
         device: where it runs: "cpu", "cuda:0", ...; None: where the parameters lie, without any on the CPU.
 
     On the CPU the parameters are copied and logits summed in fp64. On a GPU the parameters are used where they lie, and
-    stay alive with the router; a call is one launch on torch's current stream (the default stream for tensors of other
-    libraries), returns at once, may be captured, and sums logits in fp32; x and weight have one type there, bf16, fp16 or
-    fp32, hidden is a multiple of 8, and there are at most 1024 experts in 32 groups.
+    stay alive with the router; a call is one launch on torch's current stream, returns at once, may be captured, and
+    sums logits in fp32; x and weight have one type there, bf16, fp16 or fp32, hidden is a multiple of 8, and there are
+    at most 1024 experts in 32 groups.
 
     Ties go to the lowest expert id. A token's ids are distinct and in range and its weights finite, whatever its
     logits. Raises InvalidArgument (InvalidDType) when the configuration breaks a rule or a parameter does not go
@@ -60,9 +60,11 @@ class Router:
         parameters = _native.initialised(_native.RouterParameters, "flashmoe_router_parameters_init_sized")
         views = {name: tensors.view(tensor, name) for name, tensor in
                  (("weight", weight), ("bias", bias), ("selection_bias", selection_bias)) if tensor is not None}
-        self._device = device if device is not None else next((view.place for view in views.values()), "cpu")
+        self._device = str(device) if device is not None else next((view.place for view in views.values()), "cpu")
         backend, _, number = self._device.partition(":")
         parameters.backend = _native.number_of(_native.BACKENDS, "device", backend)
+        if not (number.isdigit() or number == ""):
+            raise InvalidArgument(f"device ('{self._device}') must be \"cpu\" or \"cuda:N\": name a GPU by its number")
         parameters.device = int(number or 0)
         for name, got in views.items():
             shape, dtype = ((num_experts, None), got.dtype) if name == "weight" else ((num_experts,), "fp32")

@@ -146,4 +146,5 @@ def empty(like: Any, name: str, shape: tuple[int, ...], dtype: str | None = None
     if library == "numpy":
         numpy = sys.modules["numpy"]
         return numpy.empty(shape, {None: like.dtype, "fp32": numpy.float32, "int32": numpy.int32}[dtype])
-    raise errors.InvalidArgument(f"{name} cannot be allocated by {library}: pass it as an argument")
+    raise errors.InvalidArgument(f"{name} cannot be allocated by {library}: pass torch's or NumPy's tensors, or, where it "
+                                 "is an argument, a tensor for it")

@@ -16,13 +16,13 @@ DTYPES: dict[torch.dtype, layers.DType] = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
 }
 
-def layer_dtype(dtype: torch.dtype, backend: str) -> layers.DType:
+def layer_dtype(dtype: torch.dtype, backend: str, name: str) -> layers.DType:
     """A layer's type for tensors of a torch type. fp32 on a GPU runs as tf32, where torch's own products may.
 
     Raises InvalidDType for another type, and for fp32 on a GPU while torch's products are exact.
     """
     if dtype not in DTYPES:
-        raise InvalidDType(f"hidden_states has dtype {dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+        raise InvalidDType(f"{name} is {dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
     if dtype != torch.float32 or backend == "cpu":
         return DTYPES[dtype]
     if torch.get_float32_matmul_precision() == "highest":
@@ -230,6 +230,9 @@ def _fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int)
     """At most `most` routes a token, where the others have no expert anyway; the order of the rest is kept."""
     if topk_ids.shape[1] <= most:
         return topk_weights, topk_ids
+    if topk_ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise InvalidArgument(f"topk_ids has {topk_ids.shape[1]} routes a token, and a captured call takes at most {most}, "
+                              "as many as there are experts here: leave out those of other ranks before")
     order = (topk_ids == -1).to(torch.int8).argsort(dim=1, stable=True)
     ids, weights = topk_ids.gather(1, order), topk_weights.gather(1, order)
     if (ids[:, most:] != -1).any():
@@ -248,7 +251,7 @@ def _fused_moe(
     gated: bool, weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
 ) -> torch.Tensor:
     place = tensors.view(hidden_states, "hidden_states").place
-    dtype = layer_dtype(hidden_states.dtype, place)
+    dtype = layer_dtype(hidden_states.dtype, place, "dtype of hidden_states")
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     num_tokens, hidden = hidden_states.shape
     if num_tokens == 0 or topk_ids.shape[-1] == 0:
@@ -299,8 +302,9 @@ def _route_logits(logits: torch.Tensor, selection_bias: Optional[torch.Tensor], 
 def _route(hidden_states: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor],
            selection_bias: Optional[torch.Tensor], top_k: int, function: str, renormalize: bool, scaling_factor: float,
            num_groups: int, topk_groups: int, jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    if hidden_states.device.type == "cuda" and hidden_states.dtype != weight.dtype: 
+    if hidden_states.device.type == "cuda":
         wide = torch.promote_types(hidden_states.dtype, weight.dtype)
+        wide = torch.float32 if wide == torch.float64 else wide
         hidden_states, weight = hidden_states.to(wide), weight.to(wide)
     router = routing.Router(
         weight.shape[0], top_k, function=cast(routing.RouterFunction, function), renormalize=renormalize,

@@ -1,6 +1,7 @@
 """docs/performance.md: what bench/results says, in tables, and the figures drawn from it. Standard library only."""
 
 import json
+import re
 
 from results import PROJECT, bench_rows, read_file, relative, short_card, trace_summaries
 
@@ -63,7 +64,7 @@ def describe(content):
             else short_card(content.get("card"))
         ),
         f"driver {content['driver']}" if content.get("driver") else None,
-        f"commit {content['commit'][:12]}" if content.get("commit") else None,
+        "commit " + re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", content["commit"]) if content.get("commit") else None,
         f"`{content['command']}`" if content.get("command") else None,
     ]
     ranges = [conditions for conditions in content.get("clocks", {}).values()]

@@ -104,7 +104,8 @@ class Experts(LayerModule):
         return layers.Problem(
             hidden=hidden, intermediate=intermediate, top_k=top_k, num_experts=experts * self._num_ranks,
             max_tokens=self._max_tokens, num_ranks=self._num_ranks,
-            dtype=torch_ops.layer_dtype(self.down_proj.dtype, "cpu" if self._group is None else self._group.backend),
+            dtype=torch_ops.layer_dtype(self.down_proj.dtype, "cpu" if self._group is None else self._group.backend,
+                                       "dtype of down_proj"),
             activation=self._activation, up_bias=self._form.bias, down_bias=self._form.bias,
             weight_on_input=self._form.in_block, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
 
