@@ -180,6 +180,24 @@ def test_memory_between_calls_is_bounded():  # MEM1, MEM3
     assert pool.bytes_kept() == 0
 
 
+def test_a_heap_that_a_graph_uses_outlives_a_call_that_fails():
+    problem = flashmoe.Problem(hidden=HIDDEN, intermediate=INTERMEDIATE, num_experts=EXPERTS, top_k=TOP_K, max_tokens=8,
+                               dtype="fp32")
+    _, w13, w2, _, _ = make()
+    pool = layer_pool.LayerPool()
+    with pool.layer(problem, "cpu", w13, w2, captured=True) as layer:
+        used = weakref.ref(layer)
+    with pytest.raises(ZeroDivisionError), pool.layer(problem, "cpu", w13, w2):
+        1 / 0
+    del layer
+    gc.collect()
+    assert used() is not None
+    pool.clear()
+    gc.collect()
+    assert used() is None
+
+
+
 def test_a_layer_refuses_tensors_of_another_device():
     x, w13, w2, weights, ids = make()
     layer = flashmoe.Layer(flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype="fp32"), w13, w2)
