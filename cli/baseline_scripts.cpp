@@ -65,7 +65,7 @@ void write_inputs(const InputFolder& folder, const std::string& files, const Bat
 }
 
 /// As bench/baselines/cases.py reads it.
-nlohmann::json describe(const Job& job, const BenchOptions& options, const std::string& files) {
+nlohmann::json description_of(const Job& job, const BenchOptions& options, const std::string& files) {
   const Problem& problem = job.problem;
   return {{"model", job.layer_name},
           {"hidden", problem.hidden},
@@ -122,7 +122,7 @@ std::vector<nlohmann::json> BaselineScript::time(std::vector<BenchCase>& cases, 
   const InputFolder folder;
   nlohmann::json described = nlohmann::json::array();
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    described.push_back(describe(cases[i].job, options, files_of(i)));
+    described.push_back(description_of(cases[i].job, options, files_of(i)));
     if (cases[i].job.problem.dtype == DType::bf16) {
       write_inputs(folder, files_of(i), make_batch(cases[i].job, std::nullopt));
     }
