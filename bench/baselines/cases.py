@@ -126,6 +126,17 @@ def percentiles(us, dist, num_ranks, torch):
     return dict(latency_us=round(us[len(us) // 2], 1), p95_us=round(us[len(us) * 95 // 100], 1))
 
 
+def measured(case, inputs, y, events, dist, torch):
+    """What a script says of a case: the times between events, one more than calls, and the error of the last call's y."""
+    torch.cuda.synchronize()
+    us = [1e3 * before.elapsed_time(after) for before, after in zip(events, events[1:])]
+    error = sampled_error(case, inputs, y, torch)
+    return dict(
+        **percentiles(us, dist, case.num_ranks, torch),
+        rel_l2=None if error is None else float(f"{error:.3g}"),
+    )
+
+
 def why_unfit(case):
     """One sentence where no baseline here can run a case, else None."""
     if case.dtype != "bf16":

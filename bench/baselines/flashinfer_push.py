@@ -100,13 +100,7 @@ def time_case(layer, case, rank):
         for event in events[1:]:
             graph.replay()
             event.record()
-        torch.cuda.synchronize()
-        us = [1e3 * a.elapsed_time(b) for a, b in zip(events, events[1:])]
-        error = baseline.sampled_error(case, inputs, y, torch)
-        return dict(
-            **baseline.percentiles(us, dist, case.num_ranks, torch),
-            rel_l2=None if error is None else float(f"{error:.3g}"),
-        )
+        return baseline.measured(case, inputs, y, events, dist, torch)
     finally:
         graph.reset()
         wait_for_all()

@@ -71,13 +71,7 @@ def time_case(layer, case):
     for event in events[1:]:
         y = layer.forward(*inputs)
         event.record()
-    torch.cuda.synchronize()
-    us = [1e3 * a.elapsed_time(b) for a, b in zip(events, events[1:])]
-    error = baseline.sampled_error(case, inputs, y, torch)
-    return dict(
-        **baseline.percentiles(us, dist, case.num_ranks, torch),
-        rel_l2=None if error is None else float(f"{error:.3g}"),
-    )
+    return baseline.measured(case, inputs, y, events, dist, torch)
 
 
 def run(rank, num_ranks, cases):
