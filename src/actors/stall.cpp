@@ -18,7 +18,14 @@ std::vector<Stall> posted_stalls(const Call& call) {
   return posted;
 }
 
-Stall explain(const std::vector<Stall>& posted) {
+bool is_own_input(const Stall& stall, int rank) {
+  return stall.rank == rank &&
+         (stall.wait.signal == SignalKind::wrong_id || stall.wait.signal == SignalKind::wrong_count);
+}
+
+Stall explain(const std::vector<Stall>& posted, int rank) {
+  const Stall& own = posted[static_cast<std::size_t>(rank)];
+  if (is_own_input(own, rank)) return own;
   const auto score = [&](const Stall& stall) {
     // Lower is better: fault, wait for a silent rank, wait for a rank that waits itself, wait inside the rank.
     const SignalKind kind = stall.wait.signal;
@@ -75,8 +82,7 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
 
 void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts) {
   const std::string text = describe(stall, deadline_seconds, top_k, num_experts);
-  const bool own_input = stall.wait.signal == SignalKind::wrong_id || stall.wait.signal == SignalKind::wrong_count;
-  if (own_input && stall.rank == rank) throw InvalidArgument(text);
+  if (is_own_input(stall, rank)) throw InvalidArgument(text);
   if (is_fault(stall.wait.signal)) throw FabricError(text);
   throw Timeout(text);
 }

@@ -57,9 +57,12 @@ FLASHMOE_HD inline bool aborted(const Call& call) {
 /// Records that have reached this rank's heap, by rank; rank -1 where there is none.
 std::vector<Stall> posted_stalls(const Call& call);
 
-/// The record that explains the others: faults first; then waits for a rank that left no record itself, because it
-/// never came or died; among equals the kind that outranks, then the lowest rank.
-Stall explain(const std::vector<Stall>& posted);
+/// Whether the record is about what rank `rank` itself passed in: a wrong id or count.
+bool is_own_input(const Stall& stall, int rank);
+
+/// The record that explains the others to rank `rank`: its own wrong input; then faults; then waits for a rank that left
+/// no record itself, because it never came or died; among equals the kind that outranks, then the lowest rank.
+Stall explain(const std::vector<Stall>& posted, int rank);
 
 /// One sentence: who waited for what from whom, what was seen, what to check. `deadline_seconds` is the limit that passed.
 std::string describe(const Stall& stall, double deadline_seconds, int top_k, int num_experts);

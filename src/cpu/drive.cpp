@@ -191,7 +191,7 @@ Stall settle_stall(const Call& call, Heap& heap, const Stall& own, double grace_
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     posted = posted_stalls(call);
   }
-  return explain(posted);
+  return explain(posted, call.rank);
 }
 
 }  // namespace flashmoe::cpu

@@ -34,25 +34,31 @@ TEST(Stall, every_field_survives_the_wire) {
 }
 
 TEST(Explain, a_fault_explains_every_wait) {
-  const Stall best = explain(posted({stall_of(0, SignalKind::header, 2), stall_of(1, SignalKind::wrong_id, 1), kSilent}));
+  const Stall best = explain(posted({stall_of(0, SignalKind::header, 2), stall_of(1, SignalKind::wrong_id, 1), kSilent}), 0);
   EXPECT_EQ(best.rank, 1);
+}
+
+TEST(Explain, a_rank_with_wrong_input_hears_of_its_own_first) {
+  const std::vector<Stall> both = posted({stall_of(0, SignalKind::wrong_id, 0), stall_of(1, SignalKind::wrong_count, 1), kSilent});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(explain(both, rank).rank, rank);
+  EXPECT_EQ(explain(both, 2).rank, 0);
 }
 
 TEST(Explain, a_wait_for_a_silent_rank_comes_before_one_for_a_rank_that_waits_itself) {
   // Rank 0 waits for a list of rank 1, which waits for results of rank 2, which is gone.
-  const Stall best = explain(posted({stall_of(0, SignalKind::list, 1), stall_of(1, SignalKind::result_count, 2), kSilent}));
+  const Stall best = explain(posted({stall_of(0, SignalKind::list, 1), stall_of(1, SignalKind::result_count, 2), kSilent}), 0);
   EXPECT_EQ(best.rank, 1);
   EXPECT_EQ(best.wait.peer, 2);
 }
 
 TEST(Explain, a_missing_header_comes_before_missing_results_and_the_lowest_rank_before_its_equals) {
   EXPECT_EQ(explain(posted({stall_of(0, SignalKind::result_lines, 3), stall_of(1, SignalKind::header, 3),
-                            stall_of(2, SignalKind::header, 3), kSilent})).rank, 1);
+                            stall_of(2, SignalKind::header, 3), kSilent}), 3).rank, 1);
 }
 
 TEST(Explain, waits_inside_a_rank_come_last) {
-  EXPECT_EQ(explain(posted({stall_of(0, SignalKind::task, 0), stall_of(1, SignalKind::consumed, 0)})).rank, 1);
-  EXPECT_EQ(explain(posted({kSilent, kSilent})).rank, -1);
+  EXPECT_EQ(explain(posted({stall_of(0, SignalKind::task, 0), stall_of(1, SignalKind::consumed, 0)}), 0).rank, 1);
+  EXPECT_EQ(explain(posted({kSilent, kSilent}), 0).rank, -1);
 }
 
 TEST(Stall, sentences_say_what_was_wanted_and_got_and_what_to_do) {
