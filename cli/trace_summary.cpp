@@ -117,6 +117,7 @@ WaitCause cause_of(SignalKind signal) {
     case SignalKind::arrival:
     case SignalKind::row_lines: return WaitCause::tokens;
     case SignalKind::consumed: return WaitCause::ring;
+    case SignalKind::stored:
     case SignalKind::task: return WaitCause::task;
     case SignalKind::result_count:
     case SignalKind::result_lines: return WaitCause::results;

@@ -1,5 +1,5 @@
-// Completion: what follows from a finished tile: the down tasks of an m-block whose last up tile it was, the result
-// counters and retirements of one whose last down tile it was. The tail of a processor, apart because an engine that
+// Completion: what follows from a finished tile: an up tile counts for the down tasks that wait for it, the last down tile
+// of an m-block adds to the result counters and retires its rows. The tail of a processor, apart because an engine that
 // overlaps tiles lets other threads do it.
 #pragma once
 
@@ -51,15 +51,14 @@ class Completion {
       wait_ = {SignalKind::task, call_.rank, 0, 0};
       return Step::idle;
     }
-    phase_ = after_publish_;
+    phase_ = Phase::retire;
     return Step::advanced;
   }
 
-  /// `count` tasks like `first`, their tiles counting up.
-  FLASHMOE_HD void begin_publication(const Group& group, const Task& first, std::uint32_t count, Phase next) {
-    first_ = first;
+  /// The reduce tasks of a wave whose last partial result is kept.
+  FLASHMOE_HD void publish_reduces(const Group& group, std::uint32_t wave_slot, std::uint32_t count) {
+    first_ = {.kind = TaskKind::reduce, .wave_slot = static_cast<std::uint16_t>(wave_slot)};
     publication_.begin(group, call_.ready_ring(), count);
-    after_publish_ = next;
     phase_ = Phase::publish;
   }
 
@@ -73,10 +72,8 @@ class Completion {
   }
 
   FLASHMOE_HD void finish_up(const Group& group) {
-    MBlock& block = call_.m_block(task_.index);
-    if (!completes(group, &block.up_done, 1u, static_cast<std::uint32_t>(geometry().num_up_tiles()))) return;
-    begin_publication(group, {.kind = TaskKind::down, .index = task_.index},
-                      static_cast<std::uint32_t>(geometry().num_down_tiles()), Phase::idle);
+    group.sync();
+    if (group.leader()) add<Scope::device>(&call_.m_block(task_.index).up_done, 1u);
   }
 
   FLASHMOE_HD void finish_down(const Group& group) {
@@ -138,9 +135,7 @@ class Completion {
       return Step::advanced;
     }
     if (call_.pre_reduced()) {
-      const std::uint32_t tasks = (wave.num_slots + kReduceSlots - 1) / kReduceSlots;
-      begin_publication(group, {.kind = TaskKind::reduce, .wave_slot = static_cast<std::uint16_t>(rows.wave_slot)},
-                        tasks, Phase::retire);
+      publish_reduces(group, rows.wave_slot, (wave.num_slots + kReduceSlots - 1) / kReduceSlots);
     } else {
       retire_wave(group, rows.wave_slot);
     }
@@ -193,7 +188,6 @@ class Completion {
   const Call& call_;
   Fabric fabric_;
   Phase phase_ = Phase::idle;
-  Phase after_publish_ = Phase::idle;
   Task task_;
   Task first_;  ///< of the publication
   Publication publication_;

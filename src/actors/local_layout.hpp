@@ -138,9 +138,9 @@ FLASHMOE_HD constexpr std::int64_t segment_words(const Geometry& g) {
 /// Accumulators are fp32, or fp64 for fp64 layers.
 FLASHMOE_HD constexpr int accumulator_bytes(const Geometry& g) { return g.element_bytes == 8 ? 8 : 4; }
 
-/// Ready cells: every task that can be ready at once fits, rounded up to a power of two.
+/// Ready cells: every task that can be published at once fits, rounded up to a power of two.
 constexpr std::uint32_t ready_capacity(const Geometry& g, const Roster& roster) {
-  const std::int64_t tiles = g.num_up_tiles() > g.num_down_tiles() ? g.num_up_tiles() : g.num_down_tiles();
+  const std::int64_t tiles = g.num_up_tiles() + g.num_down_tiles();
   const std::int64_t reduces = g.pre_reduced ? std::int64_t{g.num_ranks} * g.wave_ring *
                                                    ceil_div(g.slot_tokens(), kReduceSlots) : 0;
   const std::int64_t most = g.num_m_blocks * tiles + reduces + 2 * roster.num_processors;

@@ -28,8 +28,10 @@ class Processor {
     if (!claimed_) {
       ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
       claimed_ = true;
+      taken_ = false;
     }
-    return take(group);
+    if (!taken_ && !take(group)) return Step::idle;
+    return run_when_ready(group);
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
@@ -44,23 +46,38 @@ class Processor {
     return step;
   }
 
-  FLASHMOE_HD Step take(const Group& group) {
+  FLASHMOE_HD bool take(const Group& group) {
     Task task;
-    bool taken = false;
-    if (group.leader()) taken = call_.ready_ring().try_take(ticket_, task);
-    if (!group.broadcast(taken)) {
+    if (group.leader()) taken_ = call_.ready_ring().try_take(ticket_, task);
+    taken_ = group.broadcast(taken_);
+    if (taken_) {
+      task_ = group.broadcast(task);
+    } else {
       wait_ = {SignalKind::task, call_.rank, ticket_, 0};
-      return Step::idle;
     }
-    task = group.broadcast(task);
+    return taken_;
+  }
+
+  FLASHMOE_HD Step run_when_ready(const Group& group) {
+    if (task_.kind == TaskKind::down && !all_stored(group)) return Step::idle;
     claimed_ = false;
-    finished_ = task.kind == TaskKind::exit;
+    finished_ = task_.kind == TaskKind::exit;
     if (finished_) return Step::finished;
-    run(group, task);
-    task_ = task;
+    run(group, task_);
     ran_ = true;
-    completion_.begin(group, task);
+    completion_.begin(group, task_);
     return Step::advanced;
+  }
+
+  /// Whether the up tiles of the down task's m-block are stored. Their tasks come before it in the ring, so processors
+  /// that wait for nothing later have them.
+  FLASHMOE_HD bool all_stored(const Group& group) {
+    const auto wanted = static_cast<std::uint32_t>(call_.geometry().num_up_tiles());
+    std::uint32_t stored = 0;
+    if (group.leader()) stored = observe<Scope::device>(&call_.m_block(task_.index).up_done);
+    stored = group.broadcast(stored);
+    wait_ = {SignalKind::stored, call_.rank, wanted, stored};
+    return stored == wanted;
   }
 
   FLASHMOE_HD void run(const Group& group, const Task& task) {
@@ -81,9 +98,10 @@ class Processor {
   Completion<Group, Fabric> completion_;
   std::uint64_t ticket_ = 0;
   bool claimed_ = false;
+  bool taken_ = false;  ///< task_ is the claimed ticket's
   bool finished_ = false;
   bool ran_ = false;
-  Task task_;  // of ran()
+  Task task_;
   Wait wait_;
 };
 

@@ -1,4 +1,4 @@
-// The queue of ready tasks: any actor publishes, processors take in order, each task once.
+// The queue of tasks: any actor publishes, processors take in order, each task once.
 #pragma once
 
 #include <cstdint>

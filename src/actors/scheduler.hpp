@@ -1,5 +1,5 @@
-// Scheduler: cuts m-blocks from landed rows, grants them a place in the intermediate ring, and publishes their up
-// tasks. Down tasks follow from the processors: whoever stores an m-block's last up tile publishes them. One a rank.
+// Scheduler: cuts m-blocks from landed rows, grants them a place in the intermediate ring, and publishes their up tasks,
+// then their down tasks some way behind: processors that take those early wait for the up tiles. One a rank.
 //
 // An m-block is cut when an expert has a full tile of landed rows; a smaller one when no source can add to it soon:
 // all rows of its wave have landed everywhere, or nothing else is left to do while a source is late. So a late rank
@@ -18,26 +18,41 @@ namespace flashmoe {
 template <class Group>
 class Scheduler {
  public:
-  FLASHMOE_HD explicit Scheduler(const Call& call) : call_(call) {}
+  FLASHMOE_HD explicit Scheduler(const Call& call) : call_(call), lag_(lag_of(call)) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
     if (publishing_) return publish_more(group);
-    if (exiting_) {
+    if (kind_ == TaskKind::exit) {
       finished_ = true;
       return Step::finished;
     }
-    // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
-    if (!cutting_ && closed_ != kAllWavesClosed) read_progress();
-    if (cutting_) return cut_next(group);
-    if (all_retired()) return publish_exits(group);
-    return flush_if_starved();
+    if (publish_downs(group, lag_)) return Step::advanced;
+    const Step step = look_for_work(group);
+    return step == Step::idle && publish_downs(group, 0) ? Step::advanced : step;
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
 
  private:
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+
+  FLASHMOE_HD Step look_for_work(const Group& group) {
+    // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
+    if (!cutting_ && closed_ != kAllWavesClosed) read_progress();
+    if (cutting_) return cut_next(group);
+    if (num_downs_ == num_cut_ && no_more_tasks()) return publish(group, TaskKind::exit, num_cut_, call_.roster.num_processors);
+    return flush_if_starved();
+  }
+
+  /// Takes tickets for `count` tasks of a kind, those of m-blocks [first, ..).
+  FLASHMOE_HD Step publish(const Group& group, TaskKind kind, std::uint64_t first, int count) {
+    kind_ = kind;
+    first_published_ = first;
+    publication_.begin(group, call_.ready_ring(), static_cast<std::uint64_t>(count));
+    publishing_ = true;
+    return Step::advanced;
+  }
 
   FLASHMOE_HD Step waiting(SignalKind signal, std::uint64_t expected, std::uint64_t seen) {
     wait_ = {signal, call_.rank, expected, seen};
@@ -46,7 +61,7 @@ class Scheduler {
 
   FLASHMOE_HD Step publish_more(const Group& group) {
     publishing_ = !publication_.advance(group, call_.ready_ring(), [this](std::uint64_t number) {
-      return exiting_ ? Task{.kind = TaskKind::exit} : up_task(number);
+      return kind_ == TaskKind::exit ? Task{.kind = TaskKind::exit} : task_of(number);
     });
     return publishing_ ? waiting(SignalKind::task, 0, 0) : Step::advanced;
   }
@@ -149,11 +164,20 @@ class Scheduler {
       cut_expert(expert, num_cut_ + wanted.before, wanted_blocks() < room ? wanted_blocks() : room);
     }
     group.sync();
-    first_published_ = num_cut_;
     num_cut_ += count;
-    publication_.begin(group, call_.ready_ring(), std::uint64_t{count} * static_cast<std::uint64_t>(geometry().num_up_tiles()));
-    publishing_ = true;
-    return Step::advanced;
+    return publish(group, TaskKind::up, num_cut_ - count, static_cast<int>(count) * geometry().num_up_tiles());
+  }
+
+  /// Down tasks of the m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.
+  FLASHMOE_HD bool publish_downs(const Group& group, std::uint64_t lag) {
+    if (num_cut_ - num_downs_ <= lag) return false;
+    std::uint64_t end = num_cut_ - lag;
+    if (lag > 0) end -= block_at(end).group_offset;
+    if (end <= num_downs_) return false;
+    const auto count = static_cast<int>(end - num_downs_);
+    publish(group, TaskKind::down, num_downs_, count * geometry().num_down_tiles());
+    num_downs_ = end;
+    return true;
   }
 
   /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread.
@@ -199,30 +223,26 @@ class Scheduler {
     my_pending_ = my_pending_ > taken_rows ? my_pending_ - taken_rows : 0;
   }
 
-  /// Up tasks of the m-blocks cut last. Those of one expert alternate: the processors that run neighbours at the same
-  /// time read the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
-  FLASHMOE_HD Task up_task(std::uint64_t number) const {
-    const auto tiles = static_cast<std::uint32_t>(geometry().num_up_tiles());
+  /// Tasks of the m-blocks being published. Those of one expert alternate: the processors that run neighbours at the
+  /// same time read the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
+  FLASHMOE_HD Task task_of(std::uint64_t number) const {
+    const auto tiles =
+        static_cast<std::uint32_t>(kind_ == TaskKind::up ? geometry().num_up_tiles() : geometry().num_down_tiles());
     const auto task = static_cast<std::uint32_t>(number);  // division of 64 bits takes a GPU hundreds of instructions
     const std::uint64_t cut = first_published_ + task / tiles;
     const MBlock& block = block_at(cut);
     const std::uint64_t group_begin = cut - block.group_offset;
     const std::uint32_t within = task - static_cast<std::uint32_t>(group_begin - first_published_) * tiles;
-    return {.kind = TaskKind::up,
+    return {.kind = kind_,
             .index = index_of(group_begin + within % block.group_size),
             .tile = within / block.group_size};
   }
 
-  FLASHMOE_HD bool all_retired() const {
+  /// Reduce tasks come from processors, until the last wave has retired.
+  FLASHMOE_HD bool no_more_tasks() const {
     return closed_ == kAllWavesClosed &&
-           observe<Scope::device>(&call_.counters().retired_waves) == call_.counters().total_waves;
-  }
-
-  FLASHMOE_HD Step publish_exits(const Group& group) {
-    exiting_ = true;
-    publication_.begin(group, call_.ready_ring(), static_cast<std::uint64_t>(call_.roster.num_processors));
-    publishing_ = true;
-    return Step::advanced;
+           (!call_.pre_reduced() ||
+            observe<Scope::device>(&call_.counters().retired_waves) == call_.counters().total_waves);
   }
 
   /// Nothing to cut. When nothing runs either, but rows wait for a fuller tile, stop waiting after a while.
@@ -239,20 +259,29 @@ class Scheduler {
   static constexpr std::uint32_t kMostGrouped = 16;
   static constexpr std::uint32_t kMostCut = 32;
 
+  /// So far behind an m-block's up tasks come its down tasks, where there are others to put between: as many up tasks as
+  /// processors have begun or are about to.
+  FLASHMOE_HD static std::uint64_t lag_of(const Call& call) {
+    const int tiles = call.geometry().num_up_tiles();
+    return static_cast<std::uint64_t>((2 * call.roster.num_processors + tiles - 1) / tiles);
+  }
+
   const Call& call_;
+  std::uint64_t lag_;  ///< in m-blocks
   Publication publication_;
   bool publishing_ = false;
-  std::uint64_t first_published_ = 0;  ///< number of the first m-block cut last
+  TaskKind kind_ = TaskKind::up;       ///< published last
+  std::uint64_t first_published_ = 0;  ///< m-block of the first task published last
   std::uint64_t closed_ = 0;
   std::uint64_t version_ = 0;
   std::uint64_t num_cut_ = 0;
+  std::uint64_t num_downs_ = 0;        ///< m-blocks whose down tasks are published
   int first_expert_ = 0;           ///< of the group's current round of the pass
   std::uint32_t my_pending_ = 0;   ///< rows of this thread's expert
   bool looked_ = false;            ///< my_pending_ is known
   int idle_steps_ = 0;
   bool cutting_ = false;
   bool flushing_ = false;
-  bool exiting_ = false;
   bool finished_ = false;
   Wait wait_;
 };

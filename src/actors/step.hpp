@@ -42,6 +42,7 @@ enum class SignalKind : std::uint8_t {
   pushed,
   combined,
   landed,
+  stored,
   task,
   none,
 };
@@ -55,7 +56,7 @@ constexpr std::string_view to_string(SignalKind kind) {
   constexpr std::string_view names[] = {"rank_failed", "wrong_id", "wrong_count", "wrong_layer",  "wrong_plan",   "header",  "ids",
                                         "list",      "arrival",      "row_lines",    "consumed", "result_count",
                                         "result_lines", "planned",   "placed",       "pushed",   "combined", "landed",
-                                        "task",      "none"};
+                                        "stored",    "task",     "none"};
   return names[static_cast<int>(kind)];
 }
 

@@ -1,4 +1,5 @@
-// What processors do: a task is one tile of work on rows that are already there.
+// What processors do: a task is one tile of work. The rows of an up task are there when it is published; a down task is
+// published before its m-block's up tiles are stored, behind them in the ring, and whoever takes it waits for them.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct MBlock {
   std::uint32_t num_rows = 0;
   std::uint32_t num_segments = 0;
   std::uint32_t free = 1;        ///< 1 while no task refers to the block; published by its last down task
-  std::uint32_t up_done = 0;     ///< up tiles stored
+  std::uint32_t up_done = 0;     ///< up tiles stored; the down tasks wait for all of them
   std::uint32_t down_done = 0;   ///< down tiles pushed
   std::uint32_t group_offset = 0;  ///< among m-blocks of one expert that were cut together, in ring order
   std::uint32_t group_size = 1;    ///< how many

@@ -57,19 +57,24 @@ class Landed {
   std::uint64_t next_ = 0;
 };
 
-void expect_up(const std::vector<Task>& tasks, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& wanted) {
+Task up(std::uint32_t index, std::uint32_t tile) { return {.kind = TaskKind::up, .index = index, .tile = tile}; }
+Task down(std::uint32_t index) { return {.kind = TaskKind::down, .index = index}; }
+const Task kExit{.kind = TaskKind::exit};
+
+void expect_tasks(const std::vector<Task>& tasks, const std::vector<Task>& wanted) {
   ASSERT_EQ(tasks.size(), wanted.size());
   for (std::size_t i = 0; i < tasks.size(); ++i) {
-    EXPECT_EQ(tasks[i].kind, TaskKind::up) << i;
-    EXPECT_EQ(tasks[i].index, wanted[i].first) << i;
-    EXPECT_EQ(tasks[i].tile, wanted[i].second) << i;
+    EXPECT_EQ(tasks[i].kind, wanted[i].kind) << i;
+    EXPECT_EQ(tasks[i].index, wanted[i].index) << i;
+    EXPECT_EQ(tasks[i].tile, wanted[i].tile) << i;
   }
 }
 
 TEST(Scheduler, m_blocks_of_one_expert_alternate_tile_by_tile) {
   Landed rank({10, 3}, 8);
   Scheduler<SoloGroup> scheduler(rank.call);
-  expect_up(rank.tasks(scheduler), {{0, 0}, {1, 0}, {2, 0}, {0, 1}, {1, 1}, {2, 1}, {3, 0}, {3, 1}});
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(2, 0), up(0, 1), up(1, 1), up(2, 1), up(3, 0), up(3, 1),
+                                       down(0), down(1), down(2), down(3), kExit});
   const std::vector<std::vector<std::uint32_t>> rows{{0, 0, 4}, {0, 4, 4}, {0, 8, 2}, {1, 10, 3}};
   for (std::uint32_t index = 0; index < rows.size(); ++index) {
     const MBlock& block = rank.call.m_block(index);
@@ -82,15 +87,22 @@ TEST(Scheduler, m_blocks_of_one_expert_alternate_tile_by_tile) {
   }
 }
 
+TEST(Scheduler, down_tasks_stay_behind_up_tasks_of_other_m_blocks_while_there_are_some) {
+  Landed rank({4, 8, 4, 4}, 8);
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(2, 0), up(1, 1), up(2, 1), down(0), up(3, 0),
+                                       up(3, 1), down(1), down(2), up(4, 0), up(4, 1), down(3), down(4), kExit});
+}
+
 TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {
   Landed rank({12}, 2);
   Scheduler<SoloGroup> scheduler(rank.call);
-  expect_up(rank.tasks(scheduler), {{0, 0}, {1, 0}, {0, 1}, {1, 1}});
-  expect_up(rank.tasks(scheduler), {});
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(0, 1), up(1, 1), down(0), down(1)});
+  expect_tasks(rank.tasks(scheduler), {});
   rank.call.m_block(1).free = 1;  // the next place in turn is 0
-  expect_up(rank.tasks(scheduler), {});
+  expect_tasks(rank.tasks(scheduler), {});
   rank.call.m_block(0).free = 1;
-  expect_up(rank.tasks(scheduler), {{0, 0}, {0, 1}});
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), down(0), kExit});
   EXPECT_EQ(rank.call.m_block(0).segments[0].first_entry, 8u);
 }
 
@@ -99,9 +111,9 @@ TEST(Scheduler, keeps_what_fills_no_tile_while_a_wave_is_open) {
   rank.call.counters().closed_waves = 0;
   rank.call.counters().landed_version = 1;
   Scheduler<SoloGroup> scheduler(rank.call);
-  expect_up(rank.tasks(scheduler), {{0, 0}, {1, 0}, {0, 1}, {1, 1}});
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(0, 1), up(1, 1), down(0), down(1)});
   rank.call.counters().closed_waves = kAllWavesClosed;
-  expect_up(rank.tasks(scheduler), {{2, 0}, {2, 1}});
+  expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), kExit});
   EXPECT_EQ(rank.call.m_block(2).num_rows, 2u);
 }
 

@@ -1,11 +1,12 @@
 // What the roles of a Hopper block share: operand stages, task slots, and the barriers between them.
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
+//   foreman --stored--> loaders                          (weights of a task may be loaded before, rows not)
 //   foreman <--begun--- loaders
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
-// A task in a slot waits for nothing outside the block: its rows have landed, its place is granted. So waits on these
-// barriers need no deadline; the foreman alone waits for other blocks and ranks, and ends the others with an exit task.
+// Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
+// an exit task.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,7 @@ struct BlockMemory {
   Barrier empty[kStages];      ///< every consumer warp
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
+  Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are there
   Barrier begun[kTaskSlots];   ///< one loader thread
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   TraceLog logs[kTraceRows.total()];
@@ -56,6 +58,7 @@ struct BlockMemory {
     for (Barrier& barrier : full) barrier.init(1 + kLoaderWarps * 32);
     for (Barrier& barrier : empty) barrier.init(kConsumerWarps);
     for (Barrier& barrier : filled) barrier.init(32);
+    for (Barrier& barrier : stored) barrier.init(1);
     for (Barrier& barrier : begun) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     fence_barrier_init();

@@ -1,5 +1,6 @@
-// Foreman: the processor of a Hopper block as far as other blocks see it. One warp takes ready tasks, one ahead of the
-// loaders, finds out where their rows are, and takes care of what follows from tiles that are done.
+// Foreman: the processor of a Hopper block as far as other blocks see it. One warp takes tasks, one ahead of the loaders,
+// finds out where their rows are, waits for the up tiles of down tasks, and takes care of what follows from tiles that are
+// done.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ class Foreman {
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
-    const Step taken = exiting_ ? Step::idle : take_in(group);
+    const Step taken = waiting_for_rows_ ? release_rows(group) : exiting_ ? Step::idle : take_in(group);
     if (exiting_ && num_completed_ == num_filled_ && completion_.idle()) return Step::finished;
     return completed == Step::advanced || taken == Step::advanced ? Step::advanced : Step::idle;
   }
@@ -37,6 +38,7 @@ class Foreman {
   /// Ends the block's other roles when this one ends early; tasks in slots run to their end.
   __device__ void dismiss(const WarpGroup& group) {
     if (exiting_) return;
+    if (waiting_for_rows_) tell_stored(group);
     while (num_filled_ - num_completed_ == kTaskSlots) {
       if (next_is_done(group)) ++num_completed_;
     }
@@ -97,6 +99,27 @@ class Foreman {
     return Step::advanced;
   }
 
+  /// The last task's rows are there.
+  __device__ void tell_stored(const WarpGroup& group) {
+    if (group.leader()) block_.stored[(num_filled_ - 1) % kTaskSlots].arrive();
+    waiting_for_rows_ = false;
+  }
+
+  /// Lets the loaders read the intermediate once all up tiles of the m-block are stored.
+  __device__ Step release_rows(const WarpGroup& group) {
+    const Task& task = block_.slots[(num_filled_ - 1) % kTaskSlots].task;
+    const auto wanted = static_cast<std::uint32_t>(call_.geometry().num_up_tiles());
+    std::uint32_t stored = 0;
+    if (group.leader()) stored = observe<Scope::device>(&call_.m_block(task.index).up_done);
+    stored = group.broadcast(stored);
+    if (stored == wanted) {
+      tell_stored(group);
+      return Step::advanced;
+    }
+    wait_ = {SignalKind::stored, call_.rank, wanted, stored};
+    return Step::idle;
+  }
+
   __device__ void fill(const WarpGroup& group, const Task& task) {
     TaskSlot& slot = block_.slots[num_filled_ % kTaskSlots];
     switch (task.kind) {
@@ -109,7 +132,13 @@ class Foreman {
     }
     if (group.leader()) slot.task = task;
     block_.filled[num_filled_ % kTaskSlots].arrive();
-    if (!exiting_) ++num_filled_;
+    if (exiting_) return;
+    ++num_filled_;
+    if (task.kind == TaskKind::down) {
+      waiting_for_rows_ = true;
+    } else {
+      tell_stored(group);
+    }
   }
 
   /// Each lane reads one segment, then finds four rows.
@@ -188,6 +217,7 @@ class Foreman {
   std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun
   std::uint64_t ticket_ = 0;
   bool claimed_ = false;
+  bool waiting_for_rows_ = false;    ///< the last task filled is a down task whose up tiles are not known to be stored
   bool exiting_ = false;
   Wait wait_;
 };

@@ -22,6 +22,7 @@ class Loader {
       if (slot.task.kind == TaskKind::exit) return;
       if (asks()) log().waited(SignalKind::task, call_.rank);
       if (asks()) block_.begun[slot_.index].arrive();
+      num_asked_ = 0;
       if (slot.task.kind == TaskKind::up) {
         gather(slot, up_operands(slot));
       } else if (slot.task.kind == TaskKind::down) {
@@ -117,19 +118,23 @@ class Loader {
       rows[i] += chunk * 16;
     }
     const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
+    const auto ask = [&](int index, int step) {
+      Barrier& full = block_.full[index];
+      full.arrive_expecting(kStageWeightBytes);
+      const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
+      load_box(weights, *operands.map, full, step * kStageElements, operands.first, operands.policy);
+      if (operands.second >= 0) {
+        load_box(weights + kStageWeightBytes / 2, *operands.map, full, step * kStageElements, operands.second,
+                 operands.policy);
+      }
+    };
+    const int steps = num_steps(call_, slot.task);
+    await_rows(steps, ask);
     const auto load_step = [&](int step, int offset, int bytes) {
       block_.empty[stage_.index].wait(stage_.parity ^ 1u);
       Barrier& full = block_.full[stage_.index];
       const std::uint32_t stage = stage_address();
-      if (asks()) {
-        full.arrive_expecting(kStageWeightBytes);
-        const std::uint32_t weights = stage + kStageTokenBytes;
-        load_box(weights, *operands.map, full, step * kStageElements, operands.first, operands.policy);
-        if (operands.second >= 0) {
-          load_box(weights + kStageWeightBytes / 2, *operands.map, full, step * kStageElements, operands.second,
-                   operands.policy);
-        }
-      }
+      if (asks() && step >= num_asked_) ask(stage_.index, step);
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
         copy_16(stage + target + static_cast<std::uint32_t>(i * kRowsApart * kStageRowBytes), rows[i] + offset, bytes);
@@ -137,7 +142,6 @@ class Loader {
       full.arrive_when_copied();
       stage_.advance();
     };
-    const int steps = num_steps(call_, slot.task);
     int step = 0;
     for (; step + kStepsAtOnce <= operands.k / kStageElements; step += kStepsAtOnce) {
 #pragma unroll
@@ -152,21 +156,40 @@ class Loader {
     }
   }
 
+  /// Waits until the task's rows are there. What weights the stages hold until then is asked for before.
+  template <class Ask>
+  __device__ void await_rows(int steps, const Ask& ask) {
+    if (asks()) {
+      RingPosition<kStages> stage = stage_;
+      while (num_asked_ < (steps < kStages ? steps : kStages) && !block_.stored[slot_.index].test(slot_.parity)) {
+        block_.empty[stage.index].wait(stage.parity ^ 1u);
+        ask(stage.index, num_asked_++);
+        stage.advance();
+      }
+    }
+    block_.stored[slot_.index].wait(slot_.parity);
+  }
+
   __device__ void load_down(const TaskSlot& slot) {
     const int first = first_down_row(slot);
     const int steps = num_steps(call_, slot.task);
     const std::uint64_t policy = keep_policy();
+    const auto ask = [&](int index, int step) {
+      Barrier& full = block_.full[index];
+      full.arrive_expecting(kStageBytes);
+      load_box(shared_address(block_.stages[index]) + kStageTokenBytes, maps_.down, full, step * kStageElements, first,
+               policy);
+    };
+    await_rows(steps, ask);
     // The intermediate was stored by other threads; the foreman has acquired it.
     if (asks()) fence_async_global();
     for (int step = 0; step < steps; ++step) {
       block_.empty[stage_.index].wait(stage_.parity ^ 1u);
       Barrier& full = block_.full[stage_.index];
       if (asks()) {
-        const std::uint32_t stage = stage_address();
-        full.arrive_expecting(kStageBytes);
-        load_box(stage, maps_.intermediate, full, step * kStageElements, static_cast<int>(slot.task.index) * kTileRows,
-                 policy);
-        load_box(stage + kStageTokenBytes, maps_.down, full, step * kStageElements, first, policy);
+        if (step >= num_asked_) ask(stage_.index, step);
+        load_box(stage_address(), maps_.intermediate, full, step * kStageElements,
+                 static_cast<int>(slot.task.index) * kTileRows, policy);
       }
       full.arrive();
       stage_.advance();
@@ -178,6 +201,7 @@ class Loader {
   const TensorMaps& maps_;
   int warp_;
   int lane_;
+  int num_asked_ = 0;  ///< steps of the task whose weights are under way; of the thread that asks
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };
