@@ -73,12 +73,12 @@ class Completion {
 
   FLASHMOE_HD void finish_up(const Group& group) {
     group.sync();
-    if (group.leader()) add<Scope::device>(&call_.m_block(task_.index).up_done, 1u);
+    if (group.leader()) add<Scope::device>(&call_.m_block(task_.index).up_done, std::uint32_t{task_.num_tiles});
   }
 
   FLASHMOE_HD void finish_down(const Group& group) {
     MBlock& block = call_.m_block(task_.index);
-    if (!completes(group, &block.down_done, 1u, static_cast<std::uint32_t>(geometry().num_down_tiles()))) return;
+    if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, static_cast<std::uint32_t>(geometry().num_down_tiles()))) return;
     if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
     segment_ = 0;
     phase_ = Phase::retire;

@@ -81,14 +81,20 @@ class Processor {
   }
 
   FLASHMOE_HD void run(const Group& group, const Task& task) {
-    const int tile = static_cast<int>(task.tile);
-    if (task.kind == TaskKind::up) {
-      engine_.up(group, call_, call_.m_block(task.index), task.index, tile);
-    } else if (task.kind == TaskKind::down) {
-      engine_.down(group, call_, fabric_, call_.m_block(task.index), task.index, tile);
+    if (task.kind == TaskKind::up || task.kind == TaskKind::down) {
+      for (int i = 0; i < task.num_tiles; ++i) run_tile(group, task, static_cast<int>(task.tile) + i);
     } else {
       const std::uint32_t count = reduce_slots(call_.wave(static_cast<int>(task.wave_slot)), task.tile);
       engine_.reduce(group, call_, fabric_, task.wave_slot, task.tile * kReduceSlots, count);
+    }
+  }
+
+  FLASHMOE_HD void run_tile(const Group& group, const Task& task, int tile) {
+    const MBlock& block = call_.m_block(task.index);
+    if (task.kind == TaskKind::up) {
+      engine_.up(group, call_, block, task.index, tile);
+    } else {
+      engine_.down(group, call_, fabric_, block, task.index, tile);
     }
   }
 

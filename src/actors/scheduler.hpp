@@ -165,7 +165,7 @@ class Scheduler {
     }
     group.sync();
     num_cut_ += count;
-    return publish(group, TaskKind::up, num_cut_ - count, static_cast<int>(count) * geometry().num_up_tiles());
+    return publish(group, TaskKind::up, num_cut_ - count, static_cast<int>(count) * num_tasks(TaskKind::up));
   }
 
   /// Down tasks of the m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.
@@ -175,7 +175,7 @@ class Scheduler {
     if (lag > 0) end -= block_at(end).group_offset;
     if (end <= num_downs_) return false;
     const auto count = static_cast<int>(end - num_downs_);
-    publish(group, TaskKind::down, num_downs_, count * geometry().num_down_tiles());
+    publish(group, TaskKind::down, num_downs_, count * num_tasks(TaskKind::down));
     num_downs_ = end;
     return true;
   }
@@ -226,16 +226,29 @@ class Scheduler {
   /// Tasks of the m-blocks being published. Those of one expert alternate: the processors that run neighbours at the
   /// same time read the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
   FLASHMOE_HD Task task_of(std::uint64_t number) const {
-    const auto tiles =
-        static_cast<std::uint32_t>(kind_ == TaskKind::up ? geometry().num_up_tiles() : geometry().num_down_tiles());
+    const auto tasks = static_cast<std::uint32_t>(num_tasks(kind_));
     const auto task = static_cast<std::uint32_t>(number);  // division of 64 bits takes a GPU hundreds of instructions
-    const std::uint64_t cut = first_published_ + task / tiles;
+    const std::uint64_t cut = first_published_ + task / tasks;
     const MBlock& block = block_at(cut);
     const std::uint64_t group_begin = cut - block.group_offset;
-    const std::uint32_t within = task - static_cast<std::uint32_t>(group_begin - first_published_) * tiles;
+    const std::uint32_t within = task - static_cast<std::uint32_t>(group_begin - first_published_) * tasks;
+    const int tile = static_cast<int>(within / block.group_size) * tiles_a_task(kind_);
+    const int rest = num_tiles(kind_) - tile;
     return {.kind = kind_,
+            .num_tiles = static_cast<std::uint8_t>(rest < tiles_a_task(kind_) ? rest : tiles_a_task(kind_)),
             .index = index_of(group_begin + within % block.group_size),
-            .tile = within / block.group_size};
+            .tile = static_cast<std::uint32_t>(tile)};
+  }
+
+  FLASHMOE_HD int num_tiles(TaskKind kind) const {
+    return kind == TaskKind::up ? geometry().num_up_tiles() : geometry().num_down_tiles();
+  }
+  FLASHMOE_HD int tiles_a_task(TaskKind kind) const {
+    return kind == TaskKind::up ? call_.plan.up_tiles : call_.plan.down_tiles;
+  }
+  /// Of an m-block.
+  FLASHMOE_HD int num_tasks(TaskKind kind) const {
+    return (num_tiles(kind) + tiles_a_task(kind) - 1) / tiles_a_task(kind);
   }
 
   /// Reduce tasks come from processors, until the last wave has retired.
@@ -263,7 +276,8 @@ class Scheduler {
   /// processors have begun or are about to.
   FLASHMOE_HD static std::uint64_t lag_of(const Call& call) {
     const int tiles = call.geometry().num_up_tiles();
-    return static_cast<std::uint64_t>((2 * call.roster.num_processors + tiles - 1) / tiles);
+    const int between = 2 * call.roster.num_processors * call.plan.up_tiles;
+    return static_cast<std::uint64_t>((between + tiles - 1) / tiles);
   }
 
   const Call& call_;

@@ -1,4 +1,4 @@
-// What processors do: a task is one tile of work. The rows of an up task are there when it is published; a down task is
+// What processors do: a task is a tile of work, or a few side by side. The rows of an up task are there when it is published; a down task is
 // published before its m-block's up tiles are stored, behind them in the ring, and whoever takes it waits for them.
 #pragma once
 
@@ -18,9 +18,10 @@ enum class TaskKind : std::uint8_t {
 
 struct Task {
   TaskKind kind = TaskKind::exit;
+  std::uint8_t num_tiles = 1;   ///< up, down: tiles from `tile` on
   std::uint16_t wave_slot = 0;  ///< reduce: source * wave_ring + ring slot
   std::uint32_t index = 0;      ///< up, down: m-block of the ring
-  std::uint32_t tile = 0;       ///< up, down: column tile; reduce: group of kReduceSlots slots
+  std::uint32_t tile = 0;       ///< up, down: first column tile; reduce: group of kReduceSlots slots
 };
 
 /// Slots one reduce task covers.

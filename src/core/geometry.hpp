@@ -13,6 +13,7 @@ struct TileShape {
   int rows = 0;          ///< token rows of an m-block
   int up_columns = 0;    ///< columns of the intermediate a task makes (gate and up of each, when gated)
   int down_columns = 0;  ///< columns of the result a task makes
+  int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
   bool operator==(const TileShape&) const = default;
 };
 
@@ -54,6 +55,8 @@ struct CallPlan {
   ResultForm result_form = ResultForm::per_route;
   bool list_weights = false;  ///< route lists of this call carry the routing weight
   std::int64_t max_tokens = 0;  ///< most tokens a rank brings
+  int up_tiles = 1;           ///< of an up task
+  int down_tiles = 1;         ///< of a down task
   bool operator==(const CallPlan&) const = default;
 };
 

@@ -108,6 +108,20 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
   return g;
 }
 
+namespace {
+
+/// Tiles that a task of products over `k` takes together, of `tiles` a row of them has. Short tasks cost more to hand out
+/// than they compute; long ones leave processors without work where there are few.
+int tiles_of_task(const Geometry& g, std::int64_t max_tokens, int k, int tiles) {
+  constexpr std::int64_t kFewestTasks = 1024;
+  const std::int64_t rows = max_tokens * g.num_ranks * g.top_k / g.num_experts();  // of an expert, if routing is even
+  const std::int64_t m_blocks = rows / g.tile.rows * g.num_local_experts;
+  const int wanted = std::clamp(g.tile.task_elements / k, 1, std::min(tiles, kMostTilesOfTask));
+  return m_blocks * tiles < kFewestTasks ? 1 : wanted;
+}
+
+}  // namespace
+
 CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_t max_tokens) {
   if (max_tokens < 0 || max_tokens > geometry.max_tokens) {
     throw InvalidArgument(fmt::format("max_tokens of the call ({}) must be in 0..{}, the layer's max_tokens: build the "
@@ -124,6 +138,10 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
     if (problem.result_form == ResultForm::pre_reduced || wins) plan.result_form = ResultForm::pre_reduced;
   }
   plan.list_weights = problem.weight_on_input || plan.result_form == ResultForm::pre_reduced;
+  if (plan.wire_form == WireForm::counted) {
+    plan.up_tiles = tiles_of_task(geometry, max_tokens, geometry.hidden, geometry.num_up_tiles());
+    plan.down_tiles = tiles_of_task(geometry, max_tokens, geometry.intermediate, geometry.num_down_tiles());
+  }
   return plan;
 }
 
@@ -159,7 +177,8 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
   } else {
     text += "; results per_route: one row per route, independent of the rank count";
   }
-  text += fmt::format("; tiles of {} rows x {} up / {} down columns", g.tile.rows, g.tile.up_columns, g.tile.down_columns);
+  text += fmt::format("; tiles of {} rows x {} up / {} down columns, {} / {} a task", g.tile.rows, g.tile.up_columns,
+                      g.tile.down_columns, plan.up_tiles, plan.down_tiles);
   return text;
 }
 

@@ -24,6 +24,9 @@ struct MachineRates {
   double memory_bytes_per_us = 3.0e6;
 };
 
+/// Most tiles of a task; Task counts them in a byte.
+inline constexpr int kMostTilesOfTask = 8;
+
 /// Sizes of a layer. `problem` must have passed validate().
 Geometry plan_geometry(const Problem& problem, const EngineTraits& engine);
 

@@ -34,7 +34,7 @@ class Consumer {
           if (leads()) log().ran(slot.task);
         }
       } else {
-        run_tile(slot);
+        for (std::uint32_t i = 0; i < slot.task.num_tiles; ++i) run_tile(slot, static_cast<int>(slot.task.tile + i));
       }
       block_.done[slot_.index].arrive();
       slot_.advance();
@@ -54,40 +54,40 @@ class Consumer {
   __device__ bool leads() const { return fresh_thread_index() % 128 == 0; }
   __device__ TraceLog& log() const { return block_.logs[kFirstConsumerRow + (warp_ >= 4 ? 1 : 0)]; }
 
-  __device__ __forceinline__ void run_tile(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_tile(const TaskSlot& slot, int tile) {
     if (slot.decode) {
-      run_decode_tile(slot);
+      run_decode_tile(slot, tile);
     } else {
-      run_prefill_tile(slot);
+      run_prefill_tile(slot, tile);
     }
   }
 
-  __device__ __forceinline__ void run_decode_tile(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_decode_tile(const TaskSlot& slot, int tile) {
     if (slot.num_rows > 32) {
-      run_decode_tile<64>(slot);
+      run_decode_tile<64>(slot, tile);
     } else if (slot.num_rows > 16) {
-      run_decode_tile<32>(slot);
+      run_decode_tile<32>(slot, tile);
     } else {
-      run_decode_tile<16>(slot);
+      run_decode_tile<16>(slot, tile);
     }
   }
 
   template <int tokens>
-  __device__ __forceinline__ void run_decode_tile(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_decode_tile(const TaskSlot& slot, int tile) {
     TokenAccumulators<tokens> first;
     TokenAccumulators<tokens> second;
     multiply_tokens<tokens>(slot, first, second);
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
-      epilogue.store_up(slot, first, second);
+      epilogue.store_up(slot, tile, first, second);
     } else {
-      epilogue.store_down(slot, first, second);
+      epilogue.store_down(slot, tile, first, second);
     }
     if (leads()) log().worked();
   }
 
-  __device__ __forceinline__ void run_prefill_tile(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_prefill_tile(const TaskSlot& slot, int tile) {
     const int steps = num_steps(call_, slot.task);
     if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
       skip(steps);
@@ -100,9 +100,9 @@ class Consumer {
     if (own * 16 >= static_cast<int>(slot.num_rows)) return;
     const Epilogue<dtype> epilogue(call_, fabric_, weights_, block_, own);
     if (slot.task.kind == TaskKind::up) {
-      epilogue.store_up(slot, d);
+      epilogue.store_up(slot, tile, d);
     } else {
-      epilogue.store_down(slot, d);
+      epilogue.store_down(slot, tile, d);
     }
     if (leads()) log().worked();
   }

@@ -29,10 +29,11 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  __device__ __forceinline__ void store_up(const TaskSlot& slot, Accumulators& first, Accumulators& second) const {
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Accumulators& first,
+                                           Accumulators& second) const {
     const Geometry& g = call_.geometry();
     const bool gated = call_.math.gated;
-    const int begin = static_cast<int>(slot.task.tile) * g.tile.up_columns;
+    const int begin = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) {
       weigh(slot, first);
       weigh(slot, second);
@@ -54,9 +55,10 @@ class DecodeEpilogue {
     if (!gated) store(slot, second, 1, row_of, g.intermediate - begin);
   }
 
-  __device__ __forceinline__ void store_down(const TaskSlot& slot, Accumulators& first, Accumulators& second) const {
+  __device__ __forceinline__ void store_down(const TaskSlot& slot, int tile, Accumulators& first,
+                                             Accumulators& second) const {
     const Geometry& g = call_.geometry();
-    const int begin = static_cast<int>(slot.task.tile) * kTileColumns;
+    const int begin = tile * kTileColumns;
     if (call_.math.down_bias) {
       const float* bias = weights_.down_bias + std::int64_t{slot.local_expert} * g.hidden;
       add_bias(first, bias, begin + column(0), g.hidden);

@@ -25,9 +25,9 @@ class Epilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  __device__ void store_up(const TaskSlot& slot, Accumulators& d) const {
+  __device__ void store_up(const TaskSlot& slot, int tile, Accumulators& d) const {
     const Geometry& g = call_.geometry();
-    const int first = static_cast<int>(slot.task.tile) * g.tile.up_columns;
+    const int first = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) weigh(slot, d);
     if (call_.math.up_bias) {
       const int columns = (call_.math.gated ? 2 : 1) * g.intermediate;
@@ -49,9 +49,9 @@ class Epilogue {
     if (!call_.math.gated) store_half<kGroups / 2>(slot, d, row_of, columns);
   }
 
-  __device__ void store_down(const TaskSlot& slot, Accumulators& d) const {
+  __device__ void store_down(const TaskSlot& slot, int tile, Accumulators& d) const {
     const Geometry& g = call_.geometry();
-    const int first = static_cast<int>(slot.task.tile) * kTileColumns;
+    const int first = tile * kTileColumns;
     if (call_.math.down_bias) {
       add_bias<0, kGroups>(d, weights_.down_bias + std::int64_t{slot.local_expert} * g.hidden, first, g.hidden);
     }

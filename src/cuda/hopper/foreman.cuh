@@ -21,7 +21,7 @@ __device__ inline int rank_of_place(std::uint64_t place) { return static_cast<in
 __device__ inline std::size_t offset_of_place(std::uint64_t place) { return place & ((std::uint64_t{1} << 48) - 1); }
 
 /// slot.rows: up, the address of the token row; down, the address of the result cell, of the partial row (pre_reduced),
-/// or the packed place of the result's lines (lined).
+/// or the packed place of the result's lines (lined, where a down task has one tile).
 class Foreman {
  public:
   /// `decode_rows`: most rows of an m-block whose tasks are decode tiles.
@@ -205,7 +205,8 @@ class Foreman {
   __device__ std::int64_t down_bytes(const Task& task) const {
     const Geometry& g = call_.geometry();
     const int rest = g.hidden - static_cast<int>(task.tile) * kTileColumns;
-    return std::int64_t{rest < kTileColumns ? rest : kTileColumns} * g.element_bytes;
+    const int columns = task.num_tiles * kTileColumns;
+    return std::int64_t{rest < columns ? rest : columns} * g.element_bytes;
   }
 
   const Call& call_;

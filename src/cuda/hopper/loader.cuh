@@ -22,16 +22,7 @@ class Loader {
       if (slot.task.kind == TaskKind::exit) return;
       if (asks()) log().waited(SignalKind::task, call_.rank);
       if (asks()) block_.begun[slot_.index].arrive();
-      num_asked_ = 0;
-      if (slot.task.kind == TaskKind::up) {
-        gather(slot, up_operands(slot));
-      } else if (slot.task.kind == TaskKind::down) {
-        if (slot.decode) {
-          gather(slot, down_operands(slot));
-        } else {
-          load_down(slot);
-        }
-      }
+      for (std::uint32_t i = 0; i < slot.task.num_tiles; ++i) load_tile(slot, static_cast<int>(slot.task.tile + i));
       if (asks()) log().ran(slot.task);
       block_.done[slot_.index].arrive();
       slot_.advance();
@@ -48,6 +39,19 @@ class Loader {
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index]); }
 
+  __device__ void load_tile(const TaskSlot& slot, int tile) {
+    num_asked_ = 0;
+    if (slot.task.kind == TaskKind::up) {
+      gather(slot, up_operands(slot, tile));
+    } else if (slot.task.kind == TaskKind::down) {
+      if (slot.decode) {
+        gather(slot, down_operands(slot, tile));
+      } else {
+        load_down(slot, tile);
+      }
+    }
+  }
+
   /// What a task with gathered rows multiplies.
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
@@ -58,19 +62,19 @@ class Loader {
     std::int64_t row_bytes;
   };
 
-  __device__ Operands up_operands(const TaskSlot& slot) const {
+  __device__ Operands up_operands(const TaskSlot& slot, int tile) const {
     const Geometry& g = call_.geometry();
     const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
     const int first =
-        static_cast<int>(slot.local_expert) * rows_an_expert + static_cast<int>(slot.task.tile) * g.tile.up_columns;
+        static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
     return {&maps_.up, first, second, policy_of(slot), g.hidden, nullptr, 0};
   }
 
-  __device__ Operands down_operands(const TaskSlot& slot) const {
+  __device__ Operands down_operands(const TaskSlot& slot, int tile) const {
     const Geometry& g = call_.geometry();
     return {&maps_.down,
-            first_down_row(slot),
+            first_down_row(slot, tile),
             -1,
             policy_of(slot),
             g.intermediate,
@@ -83,9 +87,8 @@ class Loader {
     return slot.decode ? stream_policy() : keep_policy();
   }
 
-  __device__ int first_down_row(const TaskSlot& slot) const {
-    return static_cast<int>(slot.local_expert) * call_.geometry().hidden +
-           static_cast<int>(slot.task.tile) * kTileColumns;
+  __device__ int first_down_row(const TaskSlot& slot, int tile) const {
+    return static_cast<int>(slot.local_expert) * call_.geometry().hidden + tile * kTileColumns;
   }
 
   /// As few rows as the consumers multiply: a decode tile's are padded, a prefill tile's second half may be skipped.
@@ -170,8 +173,8 @@ class Loader {
     block_.stored[slot_.index].wait(slot_.parity);
   }
 
-  __device__ void load_down(const TaskSlot& slot) {
-    const int first = first_down_row(slot);
+  __device__ void load_down(const TaskSlot& slot, int tile) {
+    const int first = first_down_row(slot, tile);
     const int steps = num_steps(call_, slot.task);
     const std::uint64_t policy = keep_policy();
     const auto ask = [&](int index, int step) {
@@ -201,7 +204,7 @@ class Loader {
   const TensorMaps& maps_;
   int warp_;
   int lane_;
-  int num_asked_ = 0;  ///< steps of the task whose weights are under way; of the thread that asks
+  int num_asked_ = 0;  ///< steps of the tile whose weights are under way; of the thread that asks
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };

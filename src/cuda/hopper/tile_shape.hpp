@@ -12,6 +12,9 @@ inline constexpr int kTileRows = 128;
 inline constexpr int kTileColumns = 256;
 inline constexpr int kStageElements = 64;  ///< of k
 inline constexpr int kStages = 4;
+/// A foreman needs about 15 us to hand out a task and to follow it up beside others; tiles over fewer elements of k take
+/// less (ADR 10).
+inline constexpr int kTaskElements = 2048;
 
 /// Most rows of an expert whose tasks run as decode tiles: weights as wgmma's rows, tokens as its columns. What the
 /// registers hold; up to it decode tiles were never slower than prefill tiles (docs/adr/0008-decode-tiles.md).
@@ -19,7 +22,10 @@ inline constexpr int kDecodeRows = 64;
 
 /// Gated, half of a task's columns are gate columns.
 constexpr TileShape tile_shape(bool gated) {
-  return {.rows = kTileRows, .up_columns = gated ? kTileColumns / 2 : kTileColumns, .down_columns = kTileColumns};
+  return {.rows = kTileRows,
+          .up_columns = gated ? kTileColumns / 2 : kTileColumns,
+          .down_columns = kTileColumns,
+          .task_elements = kTaskElements};
 }
 
 // Warps of a block, in this order: foreman, service, loaders, consumers. (Probes, gathering with 1 / 2 / 4 loader
