@@ -26,9 +26,6 @@ struct Known {
 };
 constexpr Known kKnown[] = {{"torch_nccl", "torch_nccl.py"}, {"flashinfer", "flashinfer_push.py"}};
 
-/// A peer that hangs must not hang the sweep.
-constexpr int kMostSeconds = 600;
-
 /// A folder for the inputs, gone with them.
 class InputFolder {
  public:
@@ -74,12 +71,16 @@ nlohmann::json description_of(const Job& job, const BenchOptions& options, const
           {"top_k", problem.top_k},
           {"gated", problem.gated},
           {"activation", to_string(problem.activation)},
+          {"swiglu_alpha", problem.swiglu_alpha},
+          {"swiglu_limit", problem.swiglu_limit},
           {"dtype", to_string(problem.dtype)},
           {"biases", problem.up_bias || problem.down_bias},
           {"num_ranks", problem.num_ranks},
           {"tokens", job.tokens_per_rank},
           {"warm_up", options.warm_up},
           {"repeats", options.repeats},
+          {"budget_ms", options.budget_ms},
+          {"rest_ms", options.rest_ms},
           {"files", files}};
 }
 
@@ -130,7 +131,8 @@ std::vector<nlohmann::json> BaselineScript::time(std::vector<BenchCase>& cases, 
   std::ofstream(folder / "cases.json") << described.dump();
 
   const std::filesystem::path errors = folder / "errors";
-  const std::string command = fmt::format("timeout -k 10 {} '{}' -B '{}' '{}' 2>'{}'", kMostSeconds, python_,
+  const int most_seconds = options.baseline_seconds;  // a peer that hangs must not hang the sweep
+  const std::string command = fmt::format("timeout -k 10 {} '{}' -B '{}' '{}' 2>'{}'", most_seconds, python_,
                                           script_.string(), folder.path().string(), errors.string());
   nlohmann::json by_files = nlohmann::json::object();
   FILE* const output = popen(command.c_str(), "r");
@@ -149,7 +151,7 @@ std::vector<nlohmann::json> BaselineScript::time(std::vector<BenchCase>& cases, 
 
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   const std::string silence = code == 124
-                                  ? fmt::format("{} took more than {} s", name_, kMostSeconds)
+                                  ? fmt::format("{} took more than {} s", name_, most_seconds)
                                   : fmt::format("{} gave no answer (exit code {}): {}", name_, code, last_line(errors));
   std::vector<nlohmann::json> answers;
   for (std::size_t i = 0; i < cases.size(); ++i) {

@@ -1,6 +1,5 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
@@ -12,6 +11,7 @@
 #include "bench_file.hpp"
 #include "bench_measure.hpp"
 #include "bench_report.hpp"
+#include "card.hpp"
 #include "checkout.hpp"
 #include "commands.hpp"
 #include "flashmoe/error.hpp"
@@ -19,39 +19,34 @@
 #include "gpu_monitor.hpp"
 #include "io/new_file.hpp"
 #include "machine.hpp"
+#include "planner/bound.hpp"
 #include "progress.hpp"
 
 namespace flashmoe::cli {
 
 namespace {
 
-nlohmann::json header_of(const BenchOptions& options, const Machine& machine, BackendKind backend,
-                         const Baselines& baselines, const std::vector<BaselineScript>& scripts) {
-  const std::optional<GpuIdentity> gpu = backend == BackendKind::cuda ? identify_gpu() : std::nullopt;
-  const nlohmann::json unknown = backend == BackendKind::cuda ? nlohmann::json("unknown") : nlohmann::json(nullptr);
-  const std::string card = backend == BackendKind::cpu ? machine.processor : gpu ? gpu->card : "unknown";
-  nlohmann::json baseline_cards = baselines.cards();
-  for (const BaselineScript& script : scripts) baseline_cards[script.name()] = card;
+nlohmann::json header_of(const BenchOptions& options, const Card& card, BackendKind backend,
+                         const Baselines& baselines) {
   return {{"schema", "bench"},
           {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
           {"backend", to_string(backend)},
-          {"card", card},
-          {"driver", gpu ? nlohmann::json(gpu->driver) : unknown},
+          {"card", card.name},
+          {"driver", card.driver},
           {"commit", options.commit.empty() ? commit_of_program() : options.commit},
           {"version", version()},
-          {"command", fmt::format("flashmoe {}", fmt::join(options.shared.command_line.begin() + 1,
-                                                           options.shared.command_line.end(), " "))},
+          {"command", recorded_command(options.shared)},
           {"what",
            "calls back to back, dispatch to combine, router excluded; a call's time is the slowest rank's, latency_us "
            "the median and p95_us the 95th percentile over the repeats; wire_bytes of all ranks together"},
-          {"bound_card", "H100 SXM, one a rank"},
-          {"baseline_cards", std::move(baseline_cards)}};
+          {"bound_card", bound_card(card.name, DType::bf16).name},
+          {"baseline_cards", baselines.cards()}};
 }
 
 /// Times the scripts' systems on the cases that have a row of ours and none of theirs, and adds to those rows what they
-/// say. Cases that differ in their replay alone are one to them.
+/// say. Cases that differ in their replay alone are one to them. `monitor` watches, unless null.
 void add_scripts(const std::vector<BaselineScript>& scripts, const std::vector<BenchCase>& cases,
-                 const BenchOptions& options, BenchFile& file) {
+                 const BenchOptions& options, const Card& card, GpuMonitor* monitor, BenchFile& file) {
   for (const BaselineScript& script : scripts) {
     std::vector<BenchCase> asked;
     std::vector<std::vector<nlohmann::json>> rows;  // of each case asked for
@@ -70,7 +65,11 @@ void add_scripts(const std::vector<BaselineScript>& scripts, const std::vector<B
     }
     if (asked.empty()) continue;
     Stage stage("timing " + script.name(), 1);
+    if (monitor != nullptr) monitor->take();
     const std::vector<nlohmann::json> answers = script.time(asked, options);
+    const bool answered = std::any_of(answers.begin(), answers.end(),
+                                      [](const nlohmann::json& answer) { return answer.contains("latency_us"); });
+    if (answered) file.add_baseline(script.name(), card.name, monitor != nullptr ? monitor->take() : nullptr);
     for (std::size_t i = 0; i < answers.size(); ++i) {
       for (nlohmann::json& row : rows[i]) {
         add_answer(script.name(), answers[i], row);
@@ -118,20 +117,20 @@ ExitCode bench(const BenchOptions& options) {
     }
   }
   const Baselines baselines(baseline_files);
-  BenchFile file(options.output, header_of(options, machine, backend, baselines, scripts), options.resume);
-  ExpertShelf shelf;
+  const Card card = card_of(backend, machine);
+  BenchFile file(options.output, header_of(options, card, backend, baselines), options.resume);
   std::optional<GpuMonitor> monitor;
   if (backend == BackendKind::cuda) monitor.emplace();
+  GpuMonitor* const watch = monitor ? &*monitor : nullptr;
   {
+    ExpertShelf shelf;
     Stage stage("measuring", static_cast<std::int64_t>(cases.size()));
     for (BenchCase& one : cases) {
       if (!file.has(identity_of(one))) {
-        if (monitor) monitor->take();
         nlohmann::json row;
         try {
-          row = row_of(one, options, measure(one, options, machine, shelf));
+          row = row_of(one, options, measure(one, options, machine, shelf, watch), card.name);
           row["baselines"] = baselines.of(row);
-          if (monitor) row["conditions"] = monitor->take();
         } catch (const std::bad_alloc&) {
           row = failed_row_of(one, "no memory is left: use fewer tokens or ranks");
         } catch (const Error& error) {
@@ -142,7 +141,7 @@ ExitCode bench(const BenchOptions& options) {
       stage.advance();
     }
   }
-  add_scripts(scripts, cases, options, file);
+  add_scripts(scripts, cases, options, card, watch, file);
   nlohmann::json result = file.content();
   result["rows"] = rows_of(cases, file);
   const nlohmann::json& rows = result["rows"];

@@ -87,12 +87,18 @@ Replay parse_replay(const std::string& text, BackendKind backend) {
 }
 
 void check_counts(const BenchOptions& options) {
-  constexpr int kMost = 100000;
-  if (options.repeats < 1 || options.repeats > kMost) {
-    throw InvalidArgument(fmt::format("repeats ({}) must be between 1 and {}", options.repeats, kMost));
-  }
-  if (options.warm_up < 0 || options.warm_up > kMost) {
-    throw InvalidArgument(fmt::format("warm-up ({}) must be between 0 and {}", options.warm_up, kMost));
+  const auto require = [](const char* name, int value, int low) {
+    constexpr int kMost = 100000;
+    if (value >= low && value <= kMost) return;
+    throw InvalidArgument(fmt::format("{} ({}) must be between {} and {}", name, value, low, kMost));
+  };
+  require("repeats", options.repeats, 1);
+  require("warm-up", options.warm_up, 0);
+  require("budget-ms", options.budget_ms, 0);
+  require("rest-ms", options.rest_ms, 0);
+  require("baseline-seconds", options.baseline_seconds, 1);
+  if (options.budget_ms > 0 && options.warm_up == 0) {
+    throw InvalidArgument("budget-ms goes by what a call before the timed ones takes: give --warm-up 1 or more");
   }
 }
 

@@ -62,6 +62,14 @@ BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, bool res
                                       path_.string(), key, describe(before[key]), describe(content_[key])));
   }
   content_["rows"] = std::move(before["rows"]);
+  for (const char* key : {"baseline_cards", "baseline_conditions"}) {
+    if (before.contains(key) && before[key].is_object()) content_[key].update(before[key]);
+  }
+}
+
+void BenchFile::add_baseline(const std::string& name, const std::string& card, const nlohmann::json& conditions) {
+  content_["baseline_cards"][name] = card;
+  if (!conditions.is_null()) content_["baseline_conditions"][name] = conditions;
 }
 
 const nlohmann::json* BenchFile::find(const nlohmann::json& identity) const {

@@ -24,6 +24,9 @@ class BenchFile {
   /// Adds a row, in place of one of the same identity, and writes the file anew.
   void add(const nlohmann::json& row);
 
+  /// Says of a system whose measurements are added next which card they are of and, unless null, under what conditions.
+  void add_baseline(const std::string& name, const std::string& card, const nlohmann::json& conditions);
+
   const nlohmann::json& rows() const { return content_["rows"]; }
   const nlohmann::json& content() const { return content_; }
 

@@ -1,14 +1,15 @@
 // One case of a benchmark, measured.
 #pragma once
 
-#include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "bench_cases.hpp"
 #include "comparison.hpp"
-#include "core/expert_source.hpp"
+#include "expert_shelf.hpp"
 #include "flashmoe/call_stats.hpp"
 #include "flashmoe/layer.hpp"
+#include "gpu_monitor.hpp"
 #include "machine.hpp"
 #include "planner/bound.hpp"
 
@@ -22,23 +23,13 @@ struct Measurement {
   std::vector<RankWork> work;    ///< [num_ranks]
   Comparison comparison;
   bool weights_in_memory = true;  ///< else making them is part of the measured time
+  nlohmann::json conditions;      ///< of the timed calls and the rest before them; null: none
 };
 
-/// The experts of the latest case, kept for the next one with the same layer.
-class ExpertShelf {
- public:
-  std::shared_ptr<const ExpertSource> experts(const Job& job, std::size_t cache_bytes);
-
- private:
-  Problem layer_;  // of experts_, without what a batch or a rank count adds
-  std::uint64_t seed_ = 0;
-  std::size_t cache_bytes_ = 0;
-  std::shared_ptr<const ExpertSource> experts_;
-};
-
-/// Warm-up, timed calls back to back, and a comparison of the last call's results with the reference on a sample of
-/// tokens (8 unless the job says otherwise). Throws what any of it throws.
-Measurement measure(BenchCase& bench_case, const BenchOptions& options, const Machine& machine, ExpertShelf& shelf);
+/// Warm-up, a rest, timed calls back to back, and a comparison of the last call's results with the reference on a
+/// sample of tokens (8 unless the job says otherwise). `monitor` watches, unless null. Throws what any of it throws.
+Measurement measure(BenchCase& bench_case, const BenchOptions& options, const Machine& machine, ExpertShelf& shelf,
+                    GpuMonitor* monitor);
 
 /// Value below which `share` of the values lie (nearest rank); values not empty.
 double quantile(std::vector<double> values, double share);

@@ -49,6 +49,16 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->group(measurement);
   command.add_option("--repeats", options.repeats, "Timed calls")->capture_default_str()->group(measurement);
   command
+      .add_option("--budget-ms", options.budget_ms,
+                  "Fewer timed calls, 10 at least, where all would take longer than this; 0: never")
+      ->capture_default_str()
+      ->group(measurement);
+  command
+      .add_option("--rest-ms", options.rest_ms,
+                  "Rest before the timed calls of a case, so that a heavy one does not heat the next")
+      ->capture_default_str()
+      ->group(measurement);
+  command
       .add_option("--verify-tokens", options.shared.verify_tokens,
                   "Tokens compared with the fp64 reference, 0: none [8]")
       ->group(measurement);
@@ -57,6 +67,10 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
                   "Other systems beside ours: torch_nccl and flashinfer are timed after our cases, files of schema "
                   "\"baseline\" say what was measured elsewhere")
       ->delimiter(',')
+      ->group(measurement);
+
+  command.add_option("--baseline-seconds", options.baseline_seconds, "After which a timed system has failed")
+      ->capture_default_str()
       ->group(measurement);
 
   const std::string result = "Result";

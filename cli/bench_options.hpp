@@ -33,6 +33,9 @@ struct BenchOptions {
   std::string name;  ///< of a layer given by its sizes
   int warm_up = 3;   ///< calls before the timed ones
   int repeats = 10;
+  int budget_ms = 0;                   ///< the timed calls of a case end after about so long, 0: when all are done
+  int rest_ms = 0;                     ///< before the timed calls of a case
+  int baseline_seconds = 600;          ///< after which a script has failed
   std::vector<std::string> baselines;  ///< other systems: scripts by name, or files with measurements
   std::string commit;                  ///< of the program; empty: what git says where the program lies
   std::string csv;

@@ -84,10 +84,11 @@ nlohmann::json identity_of_row(const nlohmann::json& row) {
   return identity;
 }
 
-nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement) {
+nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement,
+                      std::string_view card) {
   const Job& job = bench_case.job;
   const Problem& problem = job.problem;
-  const LayerBound layer = layer_bound(problem, measurement.work, BoundRates::h100(problem.dtype));
+  const LayerBound layer = layer_bound(problem, measurement.work, bound_card(card, problem.dtype).rates);
   const RankBound& bound = layer.rank;
   const double us = quantile(measurement.call_us, 0.5);
   const double num_units = measurement.num_gpus > 0 ? measurement.num_gpus : problem.num_ranks;
@@ -110,7 +111,7 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
        {"wire_form", to_string(measurement.stats.front().wire_form)},
        {"result_form", to_string(measurement.stats.front().result_form)},
        {"warm_up", options.warm_up},
-       {"repeats", options.repeats},
+       {"repeats", measurement.call_us.size()},
        {"latency_us", us},
        {"p95_us", quantile(measurement.call_us, 0.95)},
        {"fastest_us", quantile(measurement.call_us, 0.0)},
@@ -133,6 +134,7 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
        {"rel_l2", compared ? nlohmann::json(comparison.all.rel_l2) : nlohmann::json(nullptr)},
        {"tolerance", comparison.tolerance},
        {"passed", comparison.passed}});
+  if (!measurement.conditions.is_null()) row["conditions"] = measurement.conditions;
   return row;
 }
 
@@ -217,8 +219,13 @@ std::string to_table(const nlohmann::json& rows) {
                                    cell(row, "hbm_gb_per_s", "{:.3g}"),
                                    cell(row, "wire_gb_per_s", "{:.3g}"),
                                    cell(row, "rel_l2", "{:.2e}")};
+    const double ours = row.value("latency_us", 0.0);
     for (const std::string& name : baselines) {
-      cells.push_back(cell(row.value("baselines", nlohmann::json::object()), name.c_str(), "{:.1f}"));
+      const nlohmann::json theirs = row.value("baselines", nlohmann::json::object());
+      cells.push_back(theirs.contains(name) && ours > 0
+                          ? fmt::format("{} ({:.2f} x ours)", cell(theirs, name.c_str(), "{:.1f}"),
+                                        theirs[name].get<double>() / ours)
+                          : "-");
     }
     table.add(std::move(cells));
     if (row.contains("error"))

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "bench_measure.hpp"
 
@@ -17,8 +18,9 @@ nlohmann::json identity_of(const BenchCase& bench_case);
 /// The identity in a row; null where it lacks a part.
 nlohmann::json identity_of_row(const nlohmann::json& row);
 
-/// The identity, and everything measured.
-nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement);
+/// The identity, and everything measured, beside the bound of `card`: bound_card().
+nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement,
+                      std::string_view card);
 
 /// Whether two rows are of the same layer, batch and backend.
 bool differ_in_replay_alone(const nlohmann::json& a, const nlohmann::json& b);

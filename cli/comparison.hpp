@@ -29,6 +29,9 @@ struct Comparison {
   bool passed = true;            ///< true as well when nothing was measured
 };
 
+/// Tokens that a command compares beside what it measures, unless the job says otherwise.
+inline constexpr std::int64_t kSampledTokens = 8;
+
 /// Which tokens are compared, and by how many threads.
 struct Sample {
   std::int64_t num_tokens = 0;  ///< drawn by the seed from all ranks, or all there are

@@ -45,7 +45,7 @@ GpuMonitor::GpuMonitor() {
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   std::string words[] = {"nvidia-smi", "--query-gpu=clocks.sm,temperature.gpu,clocks_event_reasons.active",
-                         "--format=csv,noheader,nounits", "--loop-ms=250"};
+                         "--format=csv,noheader,nounits", "--loop-ms=200"};
   char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
   if (posix_spawnp(&process_, words[0].c_str(), &actions, nullptr, arguments, environ) != 0) process_ = -1;
   posix_spawn_file_actions_destroy(&actions);

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <iterator>
+#include <string_view>
 #include <system_error>
 
 #include "core/printable.hpp"
@@ -38,6 +41,21 @@ void add_execution_options(CLI::App& command, Options& options) {
       ->capture_default_str()->group(execution);
   command.add_option("--deadline", options.deadline_seconds, "Seconds without progress after which the run has failed")
       ->capture_default_str()->group(execution);
+}
+
+std::string recorded_command(const Options& options) {
+  constexpr std::string_view kWithValue[] = {"--output", "--summary", "--svg", "--chrome", "--csv", "--commit"};
+  std::string text = "flashmoe";
+  const std::vector<std::string>& words = options.command_line;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string flag = words[i].substr(0, words[i].find('='));
+    if (std::find(std::begin(kWithValue), std::end(kWithValue), flag) != std::end(kWithValue)) {
+      if (flag == words[i]) ++i;
+    } else if (flag != "--continue" && flag != "--json") {
+      text += ' ' + words[i];
+    }
+  }
+  return text;
 }
 
 void add_options(CLI::App& command, Options& options) {

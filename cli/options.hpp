@@ -64,6 +64,9 @@ struct Options {
   }
 };
 
+/// The command line as results say it: without the folder of the program, where results go and what else they say.
+std::string recorded_command(const Options& options);
+
 /// Adds every flag to a command.
 void add_options(CLI::App& command, Options& options);
 

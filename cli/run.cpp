@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -22,6 +20,7 @@
 #include "launched_ranks.hpp"
 #include "log.hpp"
 #include "machine.hpp"
+#include "make_experts.hpp"
 #include "memory_plan.hpp"
 #include "progress.hpp"
 #include "run_report.hpp"
@@ -31,7 +30,7 @@ namespace flashmoe::cli {
 
 namespace {
 
-constexpr std::int64_t kSampledTokens = 64;
+constexpr std::int64_t kRunTokens = 64;
 constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
 
 struct Command {
@@ -39,31 +38,6 @@ struct Command {
   std::int64_t compared_tokens;  // unless the job says otherwise
   bool json;
 };
-
-/// Has every expert made, so that the measured call finds them in memory.
-void prepare(const ExpertSource& experts, const std::vector<int>& wanted, int num_threads) {
-  Stage stage("making weights", static_cast<std::int64_t>(wanted.size()));
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr error;
-  std::mutex mutex;
-  std::vector<std::jthread> threads;
-  for (int thread = 0; thread < num_threads; ++thread) {
-    threads.emplace_back([&] {
-      try {
-        for (std::size_t i = next++; i < wanted.size(); i = next++) {
-          experts.expert(wanted[i]);
-          stage.advance();
-        }
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        error = std::current_exception();
-        next = wanted.size();
-      }
-    });
-  }
-  threads.clear();
-  if (error) std::rethrow_exception(error);
-}
 
 /// How long a process may take to start. Once all have met, none is waited for in vain: whoever dies is missed at once.
 constexpr double kMeetingSeconds = 60.0;
@@ -118,7 +92,11 @@ ExitCode run_and_compare(Job& job, const Command& command, const Machine& machin
   Batch batch = make_batch(job, checkpoint);
   const std::vector<int> used_experts = batch.used_experts();
   const bool weights_in_memory = memory.holds(used_experts.size());
-  if (weights_in_memory) prepare(*source, experts_here(job, used_experts), num_threads);
+  if (weights_in_memory) {
+    const std::vector<int> wanted = experts_here(job, used_experts);
+    Stage stage("making weights", static_cast<std::int64_t>(wanted.size()));
+    make_experts(*source, wanted, num_threads, &stage);
+  }
 
   if (meeting) meeting->barrier();  // whoever died by now is named here
 
@@ -192,7 +170,7 @@ ExitCode carry_out(const Options& options, const char* name, std::int64_t compar
 
 }  // namespace
 
-ExitCode run(const Options& options) { return carry_out(options, "run", kSampledTokens); }
+ExitCode run(const Options& options) { return carry_out(options, "run", kRunTokens); }
 ExitCode verify(const Options& options) { return carry_out(options, "verify", kAllTokens); }
 
 }  // namespace flashmoe::cli

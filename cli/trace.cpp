@@ -1,6 +1,5 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ctime>
 #include <filesystem>
@@ -10,13 +9,13 @@
 
 #include "api/layer_factory.hpp"
 #include "batch.hpp"
+#include "card.hpp"
 #include "checkout.hpp"
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "execute.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
-#include "gpu_monitor.hpp"
 #include "io/new_file.hpp"
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
@@ -30,8 +29,6 @@
 namespace flashmoe::cli {
 
 namespace {
-
-constexpr std::int64_t kSampledTokens = 8;
 
 /// A call that leaves its timeline: the second on its layers, so that weights are made and memory is touched.
 std::vector<RankTrace> trace_call(const Job& job, const std::shared_ptr<const ExpertSource>& experts, Batch& batch,
@@ -141,15 +138,13 @@ ExitCode trace(const TraceOptions& options) {
   if (!options.svg.empty())
     write_new_file(options.svg, [&](std::ostream& stream) { write_svg(traces, title, stream); });
   const TraceSummary summary = summarise(traces);
-  const std::optional<GpuIdentity> gpu = job.group.backend == BackendKind::cuda ? identify_gpu() : std::nullopt;
-  const std::string card = job.group.backend == BackendKind::cpu ? machine.processor : gpu ? gpu->card : "unknown";
+  const Card card = card_of(job.group.backend, machine);
   const nlohmann::json json{{"schema", "trace"},
                             {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
-                            {"card", card},
-                            {"driver", gpu ? nlohmann::json(gpu->driver) : nlohmann::json(nullptr)},
-                            {"commit", commit_of_program()},
-                            {"command", fmt::format("flashmoe {}", fmt::join(options.shared.command_line.begin() + 1,
-                                                                             options.shared.command_line.end(), " "))},
+                            {"card", card.name},
+                            {"driver", card.driver},
+                            {"commit", options.commit.empty() ? commit_of_program() : options.commit},
+                            {"command", recorded_command(options.shared)},
                             {"backend", to_string(job.group.backend)},
                             {"version", version()},
                             {"layer", job.layer_name},

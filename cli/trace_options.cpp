@@ -12,6 +12,8 @@ void add_trace_options(CLI::App& command, TraceOptions& options) {
   command.add_option("--svg", options.svg, "Write the timeline as a picture")->group(timeline);
   command.add_option("--summary", options.summary, "Write the summary to a results file, schema \"trace\"")
       ->group(timeline);
+  command.add_option("--commit", options.commit, "Commit of the program [what git says where it lies]")
+      ->group(timeline);
   command
       .add_option("--records", options.records,
                   "Room for the spans of one actor (default 65536; backend cuda, which has thousands: 4096)")

@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "synccheck")
 ENGINES = ("portable", "hopper")
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
+PRESETS = ("qwen3-30b-a3b", "mixtral-8x7b", "llama4-scout", "deepseek-v3", "gpt-oss-120b", "thesis")
+SWEEP = ("--tokens", "16,128,1024,8192", "--replay", "graph,eager", "--warm-up", "20", "--repeats", "100",
+         "--budget-ms", "250", "--rest-ms", "300", "--baselines", "torch_nccl,flashinfer", "--baseline-seconds", "150")
 STAGES = ("tests", "random", "sanitizers", "python", "timing", "bench")
 WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up; a call takes as long as "
                  "on its slowest rank, latency_us is the median call; routing given; rel_l2 of rank 0 on sampled tokens; "
@@ -34,8 +37,10 @@ def parse_arguments():
     parser.add_argument("--cases", type=int, default=2000, help="random layers")
     parser.add_argument("--only", default=",".join(STAGES), help="stages, of " + ", ".join(STAGES))
     parser.add_argument("--engines", default=",".join(ENGINES), help="of " + ", ".join(ENGINES))
+    parser.add_argument("--presets", default=",".join(PRESETS), help="layers of stage bench")
     parser.add_argument("--sanitizers", default=",".join(SANITIZERS), help="of " + ", ".join(SANITIZERS))
     arguments = parser.parse_args()
+    arguments.presets = arguments.presets.split(",")
     for name, known in (("only", STAGES), ("sanitizers", SANITIZERS), ("engines", ENGINES)):
         wanted = getattr(arguments, name).split(",")
         setattr(arguments, name, wanted)
@@ -224,27 +229,30 @@ class Check:
             self.note({"command": name, "rows": len(rows), "seconds": round(seconds, 1)}, code, ok)
 
     def bench(self):
-        """The program's own sweep with its baselines, and timelines; it writes its records itself."""
+        """The program's own sweep with its baselines, and timelines; it writes its records itself. A sweep that was
+        stopped goes on."""
         self.arguments.output.mkdir(parents=True, exist_ok=True)
         program = str(self.programs / "cli/flashmoe")
-        layers = ["--preset", "qwen3-30b-a3b", "--ranks", str(self.num_gpus), "--backend", "cuda"]
-        sweep = ["--preset", "qwen3-30b-a3b,thesis", *layers[2:], "--tokens", "16,128,1024,8192", "--replay",
-                 "eager,graph", "--warm-up", "20", "--repeats", "100", "--baselines", "torch_nccl,flashinfer"]
-        if self.arguments.commit:
-            sweep += ["--commit", self.arguments.commit]
+        shared = ["--ranks", str(self.num_gpus), "--backend", "cuda", "--commit", self.commit()]
+        sweep = ["--preset", ",".join(self.arguments.presets), *shared, *SWEEP]
         sweep_path = self.record_path("bench", "sweep-")
-        commands = [("flashmoe bench", [program, "bench", *sweep], "--output", sweep_path, 600)]
+        commands = []
         for tokens in ("16", "128", "8192"):
             svg = ["--svg", str((self.logs / f"trace-{tokens}.svg").resolve())]
-            command = [program, "trace", *layers, "--tokens", tokens, *svg]
+            command = [program, "trace", "--preset", "qwen3-30b-a3b", *shared, "--tokens", tokens, *svg]
             path = self.record_path("trace", f"{tokens}-")
-            commands.append((f"flashmoe trace {tokens}", command, "--summary", path, 120))
-        for name, command, flag, path, timeout in commands:
             path.unlink(missing_ok=True)
-            code, _, seconds = self.execute(name.replace(" ", "_"), [*command, flag, str(path.resolve())], timeout)
+            commands.append((f"flashmoe trace {tokens}", [*command, "--summary", str(path.resolve())], path, 60))
+        command = [program, "bench", *sweep, "--continue", "--output", str(sweep_path.resolve())]
+        if sweep_path.exists() and json.loads(sweep_path.read_text()).get("commit") != self.commit():
+            sweep_path.unlink()
+        commands.append(("flashmoe bench", command, sweep_path, 600))
+        for name, command, path, timeout in commands:
+            code, text, seconds = self.execute(name.replace(" ", "_"), command, timeout)
             self.note({"command": name, "seconds": round(seconds, 1)}, code, code == 0)
             if path.exists():
                 print(f"wrote {path}")
+            print(text)
 
     def table(self):
         """Our rows with the baseline of the same model and tokens beside them."""
@@ -267,12 +275,15 @@ class Check:
         name = self.arguments.name or f"{self.num_gpus}x{card}"
         return self.arguments.output / f"{schema}-{part}{name}-{datetime.date.today().isoformat()}.json"
 
-    def record(self, schema, **content):
+    def commit(self):
+        """What the programs were built from."""
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        commit = self.arguments.commit or head
+        return self.arguments.commit or head or "unknown"
+
+    def record(self, schema, **content):
         path = self.record_path(schema)
         record = {"schema": schema, "date": datetime.date.today().isoformat(), "card": self.card, "gpus": self.num_gpus,
-                  "driver": self.driver, "commit": commit or "unknown", "command": self.command(), **content}
+                  "driver": self.driver, "commit": self.commit(), "command": self.command(), **content}
         self.arguments.output.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"wrote {path}")
@@ -294,7 +305,7 @@ class Check:
             rows = self.table()
             baselines = [row for row in self.rows if "baseline" in row]
             self.record("bench", what=WHAT_IS_TIMED, backend="cuda", clocks=self.clocks, rows=rows,
-                        baseline_cards={"torch_nccl": self.card}, baseline_rows=baselines)
+                        baseline_cards={"torch_nccl": self.card} if baselines else {}, baseline_rows=baselines)
             columns = ("model", "tokens_per_rank", "engine", "wire_form", "latency_us", "p95_us", "bound_us", "rel_l2")
             print(" ".join(f"{name:>15}" for name in (*columns, "torch_nccl")))
             for row in rows:

@@ -2,10 +2,11 @@
 # Builds the GPU tests and timings, the program and the shared library without CMake, for a machine with GPUs, many cores
 # and a CUDA toolkit, but without the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann,CLI}
 # and lib/lib{gtest,gmock}.a; OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu and
-# OUTPUT/cli, the library to OUTPUT/src, where tools/gpu_check.sh --programs OUTPUT finds them.
-# Usage: tools/gpu_programs.sh DEPENDENCIES OUTPUT [GPU architecture, default 90a]
+# OUTPUT/cli, the library to OUTPUT/src, where tools/gpu_check.sh --programs OUTPUT finds them. PART cli: the program alone,
+# which is what stage bench needs.
+# Usage: tools/gpu_programs.sh DEPENDENCIES OUTPUT [GPU architecture, default 90a] [PART, default all]
 set -eu
-dependencies=$(realpath "$1") output=$(realpath -m "$2") architecture=${3:-90a}
+dependencies=$(realpath "$1") output=$(realpath -m "$2") architecture=${3:-90a} part=${4:-all}
 cd "$(dirname "$0")/.."
 objects=$output/objects
 mkdir -p "$objects/flashmoe" "$output/src" "$output/tests/gpu/old_driver" "$output/cli"
@@ -22,12 +23,15 @@ host="g++ -std=c++20 -fPIC -DFMT_HEADER_ONLY $includes -c"
 target="-gencode arch=compute_$architecture,code=sm_$architecture"
 device="nvcc -std=c++20 -O3 -lineinfo -Xcompiler -fPIC $target --expt-relaxed-constexpr $includes -c"
 commands() {
-  for file in src/cuda/*.cu tests/gpu/*.cu bench/gpu/random_fill.cu; do  # slowest first
+  for file in src/cuda/*.cu; do  # slowest first
     echo "$device $file -o $objects/${file//\//.}.o"
   done
-  for file in tests/gpu/*_test.cpp bench/gpu/{layer,engine}_timing.cpp tests/support/main.cpp; do
-    echo "$host -O1 $file -o $objects/${file//\//.}.o"
-  done
+  if [ "$part" = all ]; then
+    for file in tests/gpu/*.cu bench/gpu/random_fill.cu; do echo "$device $file -o $objects/${file//\//.}.o"; done
+    for file in tests/gpu/*_test.cpp bench/gpu/{layer,engine}_timing.cpp tests/support/main.cpp; do
+      echo "$host -O1 $file -o $objects/${file//\//.}.o"
+    done
+  fi
   for file in cli/*.cpp; do echo "$host -Icli -O1 $file -o $objects/${file//\//.}.o"; done
   for file in src/{core,actors,planner,cpu,cuda,cuda/hopper,fabric,io,api}/*.cpp; do
     [ "$file" = src/cpu/gemm.cpp ] ||
@@ -44,6 +48,10 @@ link() {  # PROGRAM OBJECT...
   echo "nvcc $target ${*:2} $objects/libflashmoe.a -L$dependencies/lib -lgmock -lgtest -lpthread -ldl" \
     "-Xlinker --strip-all -o $output/$1"
 }
+if [ "$part" = cli ]; then
+  $(link cli/flashmoe "$objects"/cli.*.o)
+  exit
+fi
 {
   for test in "$objects"/tests.gpu.*_test.*.o; do
     name=${test##*/tests.gpu.}

@@ -2,18 +2,20 @@
 
 A script is called with a folder, as `flashmoe bench --baselines` does, or with a number of GPUs. The folder holds
 cases.json, a list of
-    {"model", "hidden", "intermediate", "num_experts", "top_k", "gated", "activation", "dtype", "num_ranks",
-     "biases", "tokens": [of each rank], "warm_up", "repeats", "files": "case0"}
+    {"model", "hidden", "intermediate", "num_experts", "top_k", "gated", "activation", "swiglu_alpha", "swiglu_limit",
+     "biases", "dtype", "num_ranks", "tokens": [of each rank], "warm_up", "repeats", "budget_ms", "rest_ms",
+     "files": "case0"}
 and for each case of dtype bf16 <files>.x.npy (uint16, [tokens of all ranks][hidden]), <files>.ids.npy (int32) and
 <files>.weights.npy (float32), both [tokens of all ranks][top_k]. Without a folder, a table of models and token counts
 with drawn routing is timed. Experts' weights are the script's own: normal, with variance 1 / fan-in.
 
 Answers are lines of JSON on standard output, one a case, in any order: the case's "files" (or model and tokens) with
-"latency_us", "p95_us" and "rel_l2", or with "error", one sentence.
+"latency_us", "p95_us", "repeats" and "rel_l2", or with "error", one sentence.
 """
 
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +24,8 @@ MODELS = {
     "thesis": dict(hidden=1024, intermediate=4096, num_experts=32, top_k=2, gated=False, activation="relu"),
 }
 TOKENS = (16, 128, 1024, 8192)
+ACTIVATIONS = ((True, "silu"), (True, "swiglu_clamped"), (False, "relu"))  # gated or not, that activate() knows
+FEWEST_REPEATS = 10
 
 
 @dataclass
@@ -37,14 +41,19 @@ class Case:
     tokens: list
     dtype: str = "bf16"
     biases: bool = False
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
     warm_up: int = 20
     repeats: int = 100
+    budget_ms: int = 0  # fewer repeats, FEWEST_REPEATS at least, where all would take longer; 0: never
+    rest_ms: int = 0  # before the timed calls
     files: str = ""
     folder: Path = field(default=Path("."), repr=False)
 
     def shape(self):
-        """What the experts' weights depend on."""
-        return (self.hidden, self.intermediate, self.num_experts, self.top_k, self.gated, self.biases, self.num_ranks)
+        """What an expert depends on."""
+        sizes = (self.hidden, self.intermediate, self.num_experts, self.top_k, self.num_ranks)
+        return (*sizes, self.gated, self.activation, self.biases)
 
     def answer(self, **measured):
         if self.files:
@@ -95,7 +104,10 @@ def activate(case, rows, torch):
     if not case.gated:
         return torch.relu(rows)
     gate, up = rows.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate) * up
+    if case.activation == "silu":
+        return torch.nn.functional.silu(gate) * up
+    gate, up = gate.clamp(max=case.swiglu_limit), up.clamp(-case.swiglu_limit, case.swiglu_limit)
+    return gate * torch.sigmoid(case.swiglu_alpha * gate) * (up + 1)
 
 
 def sampled_error(case, inputs, y, torch, count=4):
@@ -117,22 +129,46 @@ def sampled_error(case, inputs, y, torch, count=4):
     return ((y[: len(wanted)].float() - wanted).norm() / wanted.norm()).item()
 
 
-def percentiles(us, dist, num_ranks, torch):
-    """Median and 95th percentile of calls, each as long as on its slowest rank."""
-    us = torch.tensor(us, device="cuda")
-    if num_ranks > 1:
-        dist.all_reduce(us, dist.ReduceOp.MAX)
-    us = us.sort().values.tolist()
-    return dict(latency_us=round(us[len(us) // 2], 1), p95_us=round(us[len(us) * 95 // 100], 1))
-
-
-def measured(case, inputs, y, events, dist, torch):
-    """What a script says of a case: the times between events, one more than calls, and the error of the last call's y."""
+def times_of(call, count, torch):
+    """Microseconds of each of `count` calls back to back, between events, and what the last one returned."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    result = None
+    events[0].record()
+    for event in events[1:]:
+        result = call()
+        event.record()
     torch.cuda.synchronize()
-    us = [1e3 * before.elapsed_time(after) for before, after in zip(events, events[1:])]
+    return [1e3 * before.elapsed_time(after) for before, after in zip(events, events[1:])], result
+
+
+def largest(values, dist, num_ranks, torch):
+    """Each value as it is on the rank where it is largest."""
+    values = torch.tensor(values, device="cuda")
+    if num_ranks > 1:
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values.tolist()
+
+
+def measure(case, inputs, call, dist, torch):
+    """What a script says of a case, by the rules of flashmoe bench: warm-up, a rest, timed calls back to back, as many
+    as fit the budget. `call` returns y."""
+    repeats = case.repeats
+    if case.warm_up > 0:
+        us, _ = times_of(call, case.warm_up, torch)
+        last = largest(us[-1:], dist, case.num_ranks, torch)[0]
+        if case.budget_ms > 0:
+            repeats = min(repeats, max(FEWEST_REPEATS, int(1e3 * case.budget_ms / last)))
+    time.sleep(case.rest_ms / 1e3)
+    if case.num_ranks > 1:
+        dist.barrier()
+    torch.cuda.synchronize()
+    us, y = times_of(call, repeats, torch)
+    us = sorted(largest(us, dist, case.num_ranks, torch))
     error = sampled_error(case, inputs, y, torch)
     return dict(
-        **percentiles(us, dist, case.num_ranks, torch),
+        latency_us=round(us[len(us) // 2], 1),
+        p95_us=round(us[len(us) * 95 // 100], 1),
+        repeats=repeats,
         rel_l2=None if error is None else float(f"{error:.3g}"),
     )
 
@@ -141,8 +177,8 @@ def why_unfit(case):
     """One sentence where no baseline here can run a case, else None."""
     if case.dtype != "bf16":
         return f"times dtype bf16 alone, got {case.dtype}"
-    if (case.gated, case.activation) not in ((True, "silu"), (False, "relu")):
-        return "times gated silu and plain relu layers alone"
+    if (case.gated, case.activation) not in ACTIVATIONS:
+        return "times gated silu or clamped swiglu and plain relu layers alone"
     if case.files and case.load("ids").min(initial=0) < 0:
         return "times routings without masked choices alone"
     return None

@@ -62,18 +62,6 @@ class Layer:
         return (routes.view(*ids.shape, -1).float() * weights[..., None]).sum(1).to(torch.bfloat16)
 
 
-def time_case(layer, case):
-    inputs = case.inputs(layer.rank, torch)
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(case.repeats + 1)]
-    for _ in range(case.warm_up):
-        layer.forward(*inputs)
-    events[0].record()
-    for event in events[1:]:
-        y = layer.forward(*inputs)
-        event.record()
-    return baseline.measured(case, inputs, y, events, dist, torch)
-
-
 def run(rank, num_ranks, cases):
     torch.cuda.set_device(rank)
     if num_ranks > 1:
@@ -82,7 +70,8 @@ def run(rank, num_ranks, cases):
     for group in baseline.by_shape(cases):
         layer = Layer(group[0], rank)
         for case in group:
-            measured = time_case(layer, case)
+            inputs = case.inputs(rank, torch)
+            measured = baseline.measure(case, inputs, lambda: layer.forward(*inputs), dist, torch)
             if rank == 0:
                 baseline.say("torch_nccl", case, **measured)
         del layer

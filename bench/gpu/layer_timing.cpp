@@ -163,7 +163,10 @@ void time_row(const std::string& model, const Problem& problem, const ExpertSour
   const double rel_l2 = sampled_error(problem, experts, calls.first_batch());
   const std::uint64_t wire_bytes = calls.wire_bytes();
   const CallPlan plan = world.layer(0).plan(tokens);
-  const LayerBound bound = layer_bound(problem, calls.work(problem), BoundRates::h100(problem.dtype));
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, world.context(0).device()), "cudaGetDeviceProperties");
+  const BoundCard card = bound_card(properties.name, problem.dtype);
+  const LayerBound bound = layer_bound(problem, calls.work(problem), card.rates);
   nlohmann::json row{{"model", model},
                      {"tokens_per_rank", tokens},
                      {"num_ranks", problem.num_ranks},
@@ -176,6 +179,7 @@ void time_row(const std::string& model, const Problem& problem, const ExpertSour
                      {"p95_us", us[us.size() * 95 / 100]},
                      {"fastest_us", us.front()},
                      {"rel_l2", rel_l2},
+                     {"bound_card", card.name},
                      {"bound_us", bound.rank.us()},
                      {"bound_limiter", bound.rank.limiter()},
                      {"fraction_of_bound", bound.rank.us() / latency_us},

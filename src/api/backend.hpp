@@ -22,9 +22,16 @@
 
 namespace flashmoe {
 
-/// One rank's experts: dense in the backend's memory, which the caller keeps; or from a source of host memory, and then
-/// the tensors of the layer's calls lie in host memory too.
-using RankWeights = std::variant<WeightsView, std::shared_ptr<const ExpertSource>>;
+/// One rank's experts where the layers of a backend read them: Backend::load(). What the rank's layers share.
+class LoadedExperts {
+ public:
+  virtual ~LoadedExperts() = default;
+};
+
+/// One rank's experts: dense in the backend's memory, which the caller keeps; or from a source of host memory, loaded with
+/// the layer or before, and then the tensors of the layer's calls lie in host memory too.
+using RankWeights =
+    std::variant<WeightsView, std::shared_ptr<const ExpertSource>, std::shared_ptr<const LoadedExperts>>;
 
 /// One rank's tensors of one call.
 struct LayerCall {
@@ -79,6 +86,11 @@ class Backend {
   /// The GPU of a rank of this process; -1 on backend cpu.
   virtual int device_of(int rank) const = 0;
   virtual EngineTraits engine_traits(const Problem& problem) const = 0;
+
+  /// The experts of a rank of this process, for any number of its layers on any of this backend's heaps; their problems
+  /// agree with this one in all that experts depend on, num_ranks included. Not while another rank runs.
+  virtual std::shared_ptr<const LoadedExperts> load(int rank, const Problem& problem,
+                                                    std::shared_ptr<const ExpertSource> experts) const = 0;
 
   /// Scratch memory of one rank, which all its layers of this geometry share.
   virtual std::size_t local_bytes(const Geometry& geometry) const = 0;

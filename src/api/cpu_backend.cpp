@@ -36,6 +36,12 @@ class CpuLayer final : public RankLayer {
   RankTrace* trace_ = nullptr;
 };
 
+/// Experts stay in their source: engines ask for one at a time.
+struct SourceOfExperts final : LoadedExperts {
+  explicit SourceOfExperts(std::shared_ptr<const ExpertSource> source) : experts(std::move(source)) {}
+  std::shared_ptr<const ExpertSource> experts;
+};
+
 class CpuHeap final : public SharedHeap {
  public:
   CpuHeap(const Geometry& geometry, const cpu::RankOptions& options)
@@ -51,8 +57,10 @@ class CpuHeap final : public SharedHeap {
     std::shared_ptr<const ExpertSource> experts;
     if (const auto* view = std::get_if<WeightsView>(&weights)) {
       experts = std::make_shared<DenseWeights>(problem, rank, *view);
+    } else if (const auto* source = std::get_if<std::shared_ptr<const ExpertSource>>(&weights)) {
+      experts = *source;
     } else {
-      experts = std::get<std::shared_ptr<const ExpertSource>>(weights);
+      experts = static_cast<const SourceOfExperts&>(*std::get<std::shared_ptr<const LoadedExperts>>(weights)).experts;
     }
     return std::make_unique<CpuLayer>(context(rank), problem, std::move(experts), layer_id);
   }
@@ -80,6 +88,10 @@ class CpuBackend final : public Backend {
   std::string engine_name(const Problem&) const override { return "cpu-openblas"; }
   int device_of(int) const override { return -1; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
+  std::shared_ptr<const LoadedExperts> load(int, const Problem&,
+                                            std::shared_ptr<const ExpertSource> experts) const override {
+    return std::make_shared<SourceOfExperts>(std::move(experts));
+  }
   std::size_t local_bytes(const Geometry& geometry) const override {
     return make_local_layout(geometry, options_.roster).total_bytes;
   }

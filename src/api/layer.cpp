@@ -117,6 +117,18 @@ Layer LayerFactory::make(const Group& group, int rank, const Problem& problem,
   return Layer(make_state(group, rank, problem, std::move(experts), options));
 }
 
+std::shared_ptr<const LoadedExperts> LayerFactory::load(const Group& group, int rank, const Problem& problem,
+                                                        std::shared_ptr<const ExpertSource> experts) {
+  check_problem(group, problem);
+  group.state_->require_rank(rank);
+  return group.state_->backend().load(rank, problem, std::move(experts));
+}
+
+Layer LayerFactory::make(const Group& group, int rank, const Problem& problem,
+                         std::shared_ptr<const LoadedExperts> experts, const LayerOptions& options) {
+  return Layer(make_state(group, rank, problem, std::move(experts), options));
+}
+
 LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
   check_problem(group, problem);
   const Backend& backend = group.state_->backend();

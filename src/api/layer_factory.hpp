@@ -13,6 +13,14 @@ struct LayerFactory {
   static Layer make(const Group& group, int rank, const Problem& problem, std::shared_ptr<const ExpertSource> experts,
                     const LayerOptions& options = {});
 
+  /// Experts for several layers of a rank, on any heap: Backend::load().
+  static std::shared_ptr<const LoadedExperts> load(const Group& group, int rank, const Problem& problem,
+                                                   std::shared_ptr<const ExpertSource> experts);
+
+  /// A layer on experts that load() returned for the same rank and a group of the same options.
+  static Layer make(const Group& group, int rank, const Problem& problem, std::shared_ptr<const LoadedExperts> experts,
+                    const LayerOptions& options = {});
+
   /// The tensors of a call of `layer`, ready for timed repetition: RankLayer::prepare_calls(). Throws as forward().
   static std::unique_ptr<PreparedCalls> prepare_calls(const Layer& layer, ConstRows x, RoutingView routing, Rows y,
                                                       const Repetition& repetition);

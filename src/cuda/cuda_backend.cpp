@@ -45,7 +45,7 @@ int count_devices() {
 }
 
 /// Expert parameters of one rank in its GPU's memory.
-class UploadedWeights {
+class UploadedWeights final : public LoadedExperts {
  public:
   UploadedWeights(int device, int rank, const Problem& problem, const ExpertSource& experts)
       : local_experts_(static_cast<std::size_t>(problem.num_local_experts())) {
@@ -102,7 +102,7 @@ struct Staging {
 class CudaLayer final : public RankLayer {
  public:
   CudaLayer(std::shared_ptr<cuda_backend::RankContext> context, const Problem& problem,
-            std::unique_ptr<UploadedWeights> uploaded, const WeightsView& weights, std::uint64_t layer_id)
+            std::shared_ptr<const UploadedWeights> uploaded, const WeightsView& weights, std::uint64_t layer_id)
       : context_(std::move(context)), problem_(problem), uploaded_(std::move(uploaded)),
         layer_(context_, problem, weights, layer_id) {
     const DeviceGuard guard(context_->device());
@@ -217,8 +217,8 @@ class CudaLayer final : public RankLayer {
 
   std::shared_ptr<cuda_backend::RankContext> context_;
   Problem problem_;
-  std::unique_ptr<UploadedWeights> uploaded_;  // null where the caller keeps the weights on the GPU
-  std::unique_ptr<Staging> staging_;           // beside uploaded_
+  std::shared_ptr<const UploadedWeights> uploaded_;  // null where the caller keeps the weights on the GPU
+  std::unique_ptr<Staging> staging_;                 // beside uploaded_
   cuda_backend::Layer layer_;
   RankTrace* trace_ = nullptr;
   std::unique_ptr<cuda_backend::DeviceTrace> device_trace_;  // beside trace_
@@ -243,7 +243,7 @@ class CudaHeap final : public SharedHeap {
                                         std::uint64_t layer_id) override {
     const RelaxedCapture relaxed;
     std::shared_ptr<cuda_backend::RankContext> own = context(rank, problem.dtype);
-    std::unique_ptr<UploadedWeights> uploaded;
+    std::shared_ptr<const UploadedWeights> uploaded;
     WeightsView view;
     if (const auto* dense = std::get_if<WeightsView>(&weights)) {
       require_gpu_memory("weights.up", dense->up, own->device());
@@ -251,8 +251,11 @@ class CudaHeap final : public SharedHeap {
       require_gpu_memory("weights.up_bias", dense->up_bias, own->device());
       require_gpu_memory("weights.down_bias", dense->down_bias, own->device());
       view = *dense;
+    } else if (const auto* loaded = std::get_if<std::shared_ptr<const LoadedExperts>>(&weights)) {
+      uploaded = std::static_pointer_cast<const UploadedWeights>(*loaded);
+      view = uploaded->view();
     } else {
-      uploaded = std::make_unique<UploadedWeights>(own->device(), rank, problem,
+      uploaded = std::make_shared<UploadedWeights>(own->device(), rank, problem,
                                                    *std::get<std::shared_ptr<const ExpertSource>>(weights));
       view = uploaded->view();
     }
@@ -286,6 +289,10 @@ class CudaBackend final : public Backend {
   EngineTraits engine_traits(const Problem& problem) const override {
     cuda_backend::kernel_entry(EngineKind::portable, problem.dtype);  // refuses dtypes without a kernel
     return cuda_backend::engine_traits(problem, engine_);
+  }
+  std::shared_ptr<const LoadedExperts> load(int rank, const Problem& problem,
+                                            std::shared_ptr<const ExpertSource> experts) const override {
+    return std::make_shared<UploadedWeights>(device_of(rank), rank, problem, *experts);
   }
   std::size_t local_bytes(const Geometry& geometry) const override {
     const int num_devices = count_devices();

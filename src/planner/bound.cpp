@@ -107,6 +107,17 @@ BoundRates BoundRates::h100(DType dtype) {
   return {.flops = kBf16 * sheet / kSheetBf16, .memory_bytes = 3.0e6, .wire_bytes = 450e3};
 }
 
+BoundRates BoundRates::h200(DType dtype) {
+  BoundRates rates = h100(dtype);
+  rates.memory_bytes = 4.3e6;
+  return rates;
+}
+
+BoundCard bound_card(std::string_view card, DType dtype) {
+  if (card.find("H200") != std::string_view::npos) return {.name = "H200 SXM", .rates = BoundRates::h200(dtype)};
+  return {.name = "H100 SXM", .rates = BoundRates::h100(dtype)};
+}
+
 double RankBound::us() const { return std::max({compute_us, hbm_us, wire_us}); }
 
 std::string_view RankBound::limiter() const {

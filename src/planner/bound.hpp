@@ -44,7 +44,19 @@ struct BoundRates {
   /// H100 SXM: bf16 GEMM as cuBLAS reaches it (790 TFLOP/s; the other types scaled by the data sheet's ratios), HBM
   /// reads at 3.0 TB/s, NVLink at its nominal 450 GB/s.
   static BoundRates h100(DType dtype);
+
+  /// H200 SXM: an H100 whose HBM is read at 4.3 TB/s, the same share (0.9) of what the data sheet says.
+  static BoundRates h200(DType dtype);
 };
+
+/// The card whose rates a bound is computed from.
+struct BoundCard {
+  std::string_view name;
+  BoundRates rates;
+};
+
+/// The one that `card`, a GPU by its full name, is; an H100 for cards whose rates are not known, processors among them.
+BoundCard bound_card(std::string_view card, DType dtype);
 
 struct RankBound {
   double compute_us = 0;

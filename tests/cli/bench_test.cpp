@@ -90,6 +90,14 @@ TEST(CliBench, every_combination_of_the_lists_is_measured) {
   EXPECT_EQ(distinct.size(), 16u);
 }
 
+TEST(CliBench, calls_end_when_the_budget_is_spent_but_ten_are_timed) {
+  const std::string layer = kBench + "--experts 8 --ranks 2 --tokens 512 --repeats 1000 --json ";
+  const nlohmann::json row = flashmoe(layer + "--budget-ms 1 --rest-ms 1").json()["rows"][0];
+  EXPECT_GE(row["repeats"], 10);
+  EXPECT_LT(row["repeats"], 1000);
+  EXPECT_GT(row["latency_us"], 0.0);
+}
+
 TEST(CliBench, the_short_form_names_the_same_layer_as_the_flags) {
   const nlohmann::json shorter = flashmoe("bench 16 64 48 8 2 --backend cpu --repeats 1 --json").json()["rows"];
   const nlohmann::json longer = flashmoe(kSmall + "--tokens 16 --json").json()["rows"];
@@ -168,7 +176,7 @@ TEST(CliBench, measurements_of_other_systems_stand_beside_ours) {
   EXPECT_EQ(json["baseline_cards"]["other"], "H200");
   EXPECT_EQ(json["rows"][0]["baselines"], (nlohmann::json{{"other", 12.5}}));
   EXPECT_EQ(json["rows"][1]["baselines"], nlohmann::json::object());
-  EXPECT_THAT(flashmoe(sweep).out, HasSubstr("12.5"));
+  EXPECT_THAT(flashmoe(sweep).out, testing::ContainsRegex("12.5 \\([0-9.]+ x ours\\)"));
 }
 
 TEST(CliBench, a_system_that_cannot_be_timed_here_leaves_its_reason_in_the_row_and_the_run_goes_on) {
@@ -186,7 +194,10 @@ TEST(CliBench, a_system_that_cannot_be_timed_here_leaves_its_reason_in_the_row_a
       EXPECT_THAT(row["baseline_errors"][name].get<std::string>(), testing::StartsWith(name + " "));
     }
   }
-  EXPECT_EQ(read(path)["rows"], rows);
+  const nlohmann::json record = read(path);
+  EXPECT_EQ(record["rows"], rows);
+  EXPECT_EQ(record["baseline_cards"], nlohmann::json::object()) << "none of them answered";
+  EXPECT_EQ(record["command"], "flashmoe " + sweep) << "without the file's folder";
   EXPECT_THAT(flashmoe(sweep).out, HasSubstr("not measured: flashinfer "));
 }
 
@@ -219,6 +230,8 @@ TEST(CliBench, bad_input_is_one_sentence_and_exit_code_2) {
       {"--preset nothing", "nothing"},
       {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --repeats 0", "repeats (0) must be between 1 and"},
       {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --warm-up -1", "warm-up (-1) must be between 0 and"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --rest-ms -1", "rest-ms (-1) must be between 0 and"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --budget-ms 5 --warm-up 0", "give --warm-up 1 or more"},
       {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --tokens 4 --tokens-per-rank 1,2,3,4", "give one of them"},
       {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --tokens -4", "tokens (-4) must be counts between 0 and"},
       {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --replay graph", "replay (graph) needs backend cuda"},

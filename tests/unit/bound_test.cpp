@@ -99,6 +99,16 @@ TEST(Bound, all_to_one_is_slower_by_as_many_times_as_there_are_ranks) {
   EXPECT_NEAR(bound_of("all-to-one"), 4 * uniform, 0.1 * uniform);
 }
 
+TEST(Bound, a_card_has_its_own_rates) {
+  const BoundCard h100 = bound_card("NVIDIA H100 80GB HBM3", DType::bf16);
+  const BoundCard h200 = bound_card("NVIDIA H200", DType::bf16);
+  EXPECT_EQ(h100.name, "H100 SXM");
+  EXPECT_EQ(h200.name, "H200 SXM");
+  EXPECT_EQ(h200.rates.flops, h100.rates.flops);
+  EXPECT_EQ(h200.rates.wire_bytes, h100.rates.wire_bytes);
+  EXPECT_NEAR(h200.rates.memory_bytes / h100.rates.memory_bytes, 4.8 / 3.35, 0.01);
+}
+
 TEST(Bound, one_rank_sends_nothing_and_no_tokens_cost_nothing) {
   const Problem problem = make_problem(model_preset("olmoe-1b-7b"), 1, 512, DType::bf16);
   EXPECT_EQ(rank_bound(problem, expected_work(problem, 512), BoundRates::h100(DType::bf16)).wire_us, 0);

@@ -57,6 +57,9 @@ class FakeBackend final : public Backend {
   std::string engine_name(const Problem&) const override { return "none"; }
   int device_of(int rank) const override { return rank; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
+  std::shared_ptr<const LoadedExperts> load(int, const Problem&, std::shared_ptr<const ExpertSource>) const override {
+    return nullptr;
+  }
   std::size_t local_bytes(const Geometry&) const override { return 0; }
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry, std::unique_ptr<fabric::Bootstrap> meeting) const override {
     return std::make_shared<FakeHeap>(geometry, std::move(meeting), script_);

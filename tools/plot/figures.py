@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 
-from results import MEMORY_TABLE, PUBLISHED, read_csv, relative, short_card
+from results import MEMORY_TABLE, PUBLISHED, bound_is_of_card, read_csv, relative, short_card
 
 
 @dataclass
@@ -66,6 +66,12 @@ def best_points(rows, x_of, y_of):
     return [(x, y_of(row)) for x, row in sorted(best.items())]
 
 
+def latest_points(rows, y_of):
+    """One point for every token count: of the newest file that has it."""
+    newest = sorted(rows, key=lambda row: (row.get("date") or "", row["file"]))
+    return sorted({row["tokens_per_rank"]: y_of(row) for row in newest}.items())
+
+
 def grouped(rows, key):
     return [(k, list(group)) for k, group in groupby(sorted(rows, key=key), key=key)]
 
@@ -103,17 +109,15 @@ def latency_over_tokens(rows, baselines):
                     our_label(own), best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"]), "ours"
                 )
             )
-        bounded = [row for row in group if "bound_us" in row]
-        if bounded and backend == "cuda":
-            points = sorted(
-                {(row["tokens_per_rank"], row["bound_us"]) for row in bounded if row["dtype"] == bounded[0]["dtype"]}
-            )
-            series.append(Series(f"lower bound, H100 {bounded[0]['dtype']}", points, "bound"))
+        bounded = [row for row in group if "bound_us" in row and backend == "cuda"]
+        for (card, dtype), own in grouped(bounded, lambda row: (short_card(row["bound_card"]), row["dtype"])):
+            series.append(Series(f"lower bound, {card} {dtype}", latest_points(own, lambda r: r["bound_us"]), "bound"))
         for name in sorted({name for row in group for name in row.get("baselines", {})}):
             theirs = [row for row in group if row.get("baselines", {}).get(name) is not None]
-            points = sorted({(row["tokens_per_rank"], row["baselines"][name]) for row in theirs})
-            card = theirs[0]["baseline_cards"].get(name) or theirs[0]["card"]
-            series.append(Series(f"{name}, {ranks}x{short_card(card)} {theirs[0]['dtype']}", points, "baseline"))
+            where = lambda row: (short_card(row["baseline_cards"].get(name) or row["card"]), row["dtype"])
+            for (card, dtype), rows_there in grouped(theirs, where):
+                points = latest_points(rows_there, lambda r: r["baselines"][name])
+                series.append(Series(f"{name}, {ranks}x{card} {dtype}", points, "baseline"))
         for baseline in baselines if backend == "cuda" else []:
             own = {b for row in group for b in row.get("baselines", {})}
             points = sorted(
@@ -181,7 +185,9 @@ def latency_over(rows, axis, x_of, x_label, same):
 
 
 def fraction_of_bound(rows):
-    own = [row for row in even(rows) if "fraction_of_bound" in row and row["backend"] == "cuda"]
+    own = [
+        row for row in even(rows) if "fraction_of_bound" in row and row["backend"] == "cuda" and bound_is_of_card(row)
+    ]
     series = []
     for _, group in grouped(own, lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], *series_key(row))):
         points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: 100 * r["fraction_of_bound"])

@@ -64,6 +64,7 @@ def bench_rows(files):
             shared = {key: content.get(key) for key in ("card", "date", "commit")}
             shared["backend"] = content.get("backend", row.get("backend", "cuda"))
             shared["baseline_cards"] = content.get("baseline_cards", {})
+            shared["bound_card"] = content.get("bound_card", "H100")
             rows.append(with_bound({**shared, **row, "file": relative(path)}))
     return rows
 
@@ -104,6 +105,11 @@ def read_csv(path):
     """Rows of a CSV file whose first lines may be comments, as dictionaries."""
     lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return list(csv.DictReader(lines))
+
+
+def bound_is_of_card(row):
+    """Whether the row was measured on the card that its bound is of."""
+    return short_card(row["bound_card"]) == short_card(row["card"])
 
 
 def short_card(card):
