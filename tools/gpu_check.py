@@ -19,7 +19,7 @@ ENGINES = ("portable", "hopper")
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
 PRESETS = ("qwen3-30b-a3b", "mixtral-8x7b", "llama4-scout", "deepseek-v3", "gpt-oss-120b", "thesis")
 SWEEP = ("--tokens", "16,128,1024,8192", "--replay", "graph,eager", "--warm-up", "20", "--repeats", "100",
-         "--budget-ms", "250", "--rest-ms", "300", "--baselines", "torch_nccl,flashinfer", "--baseline-seconds", "150")
+         "--budget-ms", "250", "--rest-ms", "300", "--baselines", "flashinfer,torch_nccl", "--baseline-seconds", "150")
 STAGES = ("tests", "random", "sanitizers", "python", "timing", "bench")
 WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up; a call takes as long as "
                  "on its slowest rank, latency_us is the median call; routing given; rel_l2 of rank 0 on sampled tokens; "
