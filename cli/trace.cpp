@@ -30,23 +30,26 @@ namespace flashmoe::cli {
 
 namespace {
 
-/// A call that leaves its timeline: the second on its layers, so that weights are made and memory is touched.
+/// Calls back to back before the one that leaves its timeline: weights are made, memory is touched, and the ranks,
+/// which the host starts one after another, are in step.
+constexpr int kCallsBefore = 3;
+
+/// A call that leaves its timeline.
 std::vector<RankTrace> trace_call(const Job& job, const std::shared_ptr<const ExpertSource>& experts, Batch& batch,
                                   int records) {
   const Group group = Group::local(job.problem.num_ranks, job.group);
   const std::vector<int> ranks = job.ranks_here();
   std::vector<std::optional<Layer>> layers(ranks.size());
   std::vector<RankTrace> traces(ranks.size());
-  const auto call = [&](int rank) {
-    layers[rank]->forward(batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank));
-  };
-  for (const int rank : ranks) layers[rank] = LayerFactory::make(group, rank, job.problem, experts);
-  on_every_rank(ranks, call);
+  std::vector<std::unique_ptr<PreparedCalls>> calls(ranks.size());
   for (const int rank : ranks) {
+    layers[rank] = LayerFactory::make(group, rank, job.problem, experts);
     traces[rank].capacity = static_cast<std::size_t>(records);
     LayerFactory::trace_to(*layers[rank], &traces[rank]);
+    calls[rank] = LayerFactory::prepare_calls(*layers[rank], batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank),
+                                              {.most_calls = kCallsBefore + 1});
   }
-  on_every_rank(ranks, call);
+  on_every_rank(ranks, [&](int rank) { calls[rank]->run(kCallsBefore + 1); });
   return traces;
 }
 

@@ -59,8 +59,9 @@ class RankLayer {
   /// and again. Throws InvalidArgument for a replay that the backend lacks.
   virtual std::unique_ptr<PreparedCalls> prepare_calls(const LayerCall& call, const Repetition& repetition);
 
-  /// Has the calls of forward() from now on record what every actor does when, each anew; null: no longer. Not while
-  /// another rank runs.
+  /// Has the calls of forward() from now on record what every actor does when, each anew, and so the last call of every
+  /// run of tensors prepared from now on; null: no longer. Not while another rank runs; not before prepared calls that
+  /// record are gone.
   virtual void trace_to(RankTrace* trace) = 0;
 };
 

@@ -168,7 +168,12 @@ class CudaLayer final : public RankLayer {
                                         .input = place(call, repetition.deadline_seconds),
                                         .stream = context_->own_stream(),
                                         .host_y = staging_ ? call.y.data : nullptr,
-                                        .y_bytes = row_bytes(call)};
+                                        .y_bytes = row_bytes(call),
+                                        .after_run = {}};
+    if (device_trace_) {
+      launched.input.trace = device_trace_->target();
+      launched.after_run = [this] { device_trace_->fetch(*trace_, context_->own_stream()); };
+    }
     return std::make_unique<cuda_backend::RepeatedLaunch>(std::move(launched), repetition.replay, repetition.most_calls);
   }
 

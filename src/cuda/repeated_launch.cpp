@@ -50,6 +50,7 @@ TimedCalls RepeatedLaunch::run(int num_calls) {
     check(cudaEventRecord(events_[static_cast<std::size_t>(i)], call_.stream), "cudaEventRecord");
   }
   check(cudaStreamSynchronize(call_.stream), "cudaStreamSynchronize");
+  if (call_.after_run) call_.after_run();  // of a call that failed, too
   call_.layer->status();
   const KernelState after = call_.context->state(call_.stream);
 

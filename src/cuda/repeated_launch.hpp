@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct LaunchedCall {
   cudaStream_t stream = nullptr;
   void* host_y = nullptr;  ///< null: y stays where it is
   std::size_t y_bytes = 0;
+  std::function<void()> after_run;  ///< when the calls of a run have ended; may be empty
 };
 
 /// Makes everything that allocates before the first launch: a kernel of another rank may wait for this rank's on the

@@ -145,6 +145,37 @@ TEST_P(Trace, every_actor_is_there_its_spans_follow_one_another_and_every_task_w
   EXPECT_LT(latest_begin, earliest_end) << "the ranks' calls overlap on the common clock";
 }
 
+TEST_P(Trace, of_calls_back_to_back_the_last_is_left) {
+  std::vector<RankTrace> single(kRanks), repeated(kRanks);
+  trace_to(single);
+  const std::vector<std::vector<std::byte>> wanted = call();
+  trace_to(repeated);
+  std::vector<std::vector<std::byte>> y;
+  for (const auto& x : x_) y.emplace_back(x.size(), std::byte{0xff});
+  std::vector<std::unique_ptr<PreparedCalls>> calls;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    calls.push_back(LayerFactory::prepare_calls(layers_[rank], {x_[rank].data(), kTokens}, routing_[rank].view(),
+                                                {y[rank].data(), kTokens}, {.most_calls = 3}));
+  }
+  std::vector<std::jthread> threads;
+  for (const auto& prepared : calls) threads.emplace_back([&] { prepared->run(3); });
+  threads.clear();
+  EXPECT_EQ(y, wanted);
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    for (const auto& [part, tasks] : tasks_of(repeated[rank])) {
+      for (const auto& [task, count] : tasks) EXPECT_EQ(count, 1);
+    }
+    const auto all = [](const RankTrace& trace) {
+      std::map<TaskName, int> tasks;
+      for (const auto& [part, own] : tasks_of(trace)) {
+        for (const auto& [task, count] : own) tasks[task] += count;
+      }
+      return tasks;
+    };
+    EXPECT_EQ(all(repeated[rank]), all(single[rank]));
+  }
+}
+
 TEST_P(Trace, results_are_the_same_with_it_and_a_buffer_that_fills_says_so) {
   const auto wanted = call();
   std::vector<RankTrace> traces(kRanks, RankTrace{.capacity = 2, .actors = {}});
