@@ -69,9 +69,14 @@ struct Call {
   FLASHMOE_HD int wave_slot(int source, int ring_slot) const { return source * geometry().wave_ring + ring_slot; }
   FLASHMOE_HD EpochState& epoch_state() const { return *at<EpochState>(local_layout.epoch_state); }
   FLASHMOE_HD EpochCounters& counters() const { return *at<EpochCounters>(local_layout.counters); }
-  FLASHMOE_HD ReadyRing ready_ring() const {
-    return {at<ReadyRingState>(local_layout.ready_state), at<ReadyCell>(local_layout.ready_cells),
-            local_layout.ready_capacity};
+  FLASHMOE_HD TaskRingState& task_ring_state() const { return *at<TaskRingState>(local_layout.task_ring); }
+  FLASHMOE_HD TaskRing task_ring() const {
+    return {&task_ring_state(), at<std::uint64_t>(local_layout.task_cells), local_layout.task_ring_capacity,
+            {.num_up_tiles = geometry().num_up_tiles(),
+             .num_down_tiles = geometry().num_down_tiles(),
+             .up_tiles = plan.up_tiles,
+             .down_tiles = plan.down_tiles,
+             .num_m_blocks = geometry().num_m_blocks}};
   }
   FLASHMOE_HD MBlock& m_block(std::uint32_t index) const { return at<MBlock>(local_layout.m_blocks)[index]; }
   FLASHMOE_HD SourceState& source_state(int source) const {

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "actors/call.hpp"
+#include "actors/group.hpp"
 #include "actors/signal.hpp"
-#include "actors/step.hpp"
 
 namespace flashmoe {
 
@@ -29,38 +29,13 @@ class Completion {
   }
 
   /// True when the task has no more consequences to take care of.
-  FLASHMOE_HD bool idle() const { return phase_ == Phase::idle; }
+  FLASHMOE_HD bool idle() const { return !retiring_; }
 
-  /// One bounded piece of what is left. Requires !idle().
-  FLASHMOE_HD Step step(const Group& group) { return phase_ == Phase::publish ? publish_more(group) : retire(group); }
-
-  FLASHMOE_HD const Wait& wait() const { return wait_; }
+  /// One bounded piece of what is left: a wave's rows of the finished m-block. Requires !idle().
+  FLASHMOE_HD void step(const Group& group) { retire(group); }
 
  private:
-  enum class Phase : std::uint8_t { idle, publish, retire };
-
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
-
-  FLASHMOE_HD Step publish_more(const Group& group) {
-    const auto task_of = [this](std::uint64_t number) {
-      Task task = first_;
-      task.tile += static_cast<std::uint32_t>(number);
-      return task;
-    };
-    if (!publication_.advance(group, call_.ready_ring(), task_of)) {
-      wait_ = {SignalKind::task, call_.rank, 0, 0};
-      return Step::idle;
-    }
-    phase_ = Phase::retire;
-    return Step::advanced;
-  }
-
-  /// The reduce tasks of a wave whose last partial result is kept.
-  FLASHMOE_HD void publish_reduces(const Group& group, std::uint32_t wave_slot, std::uint32_t count) {
-    first_ = {.kind = TaskKind::reduce, .wave_slot = static_cast<std::uint16_t>(wave_slot)};
-    publication_.begin(group, call_.ready_ring(), count);
-    phase_ = Phase::publish;
-  }
 
   /// True in all threads of the group when this task's add completes the count.
   template <class T>
@@ -81,7 +56,7 @@ class Completion {
     if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, static_cast<std::uint32_t>(geometry().num_down_tiles()))) return;
     if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
     segment_ = 0;
-    phase_ = Phase::retire;
+    retiring_ = true;
   }
 
   /// One add per run of rows that go back to one token block. The down tiles of the block are all pushed.
@@ -118,28 +93,34 @@ class Completion {
   }
 
   /// Retires the finished block's rows wave by wave, then gives its ring place back.
-  FLASHMOE_HD Step retire(const Group& group) {
+  FLASHMOE_HD void retire(const Group& group) {
     MBlock& block = call_.m_block(task_.index);
     if (segment_ == block.num_segments) {
-      group.sync();
-      if (group.leader()) {
-        publish(&block.free, 1u);
-        join(&call_.counters().retired_blocks, std::uint64_t{1});
-      }
-      phase_ = Phase::idle;
-      return Step::advanced;
+      release(group, block);
+      retiring_ = false;
+      return;
     }
     const Segment& rows = block.segments[segment_++];
     WaveSlot& wave = call_.wave(static_cast<int>(rows.wave_slot));
-    if (!completes(group, &wave.retired, std::uint64_t{rows.count}, std::uint64_t{wave.num_entries})) {
-      return Step::advanced;
-    }
-    if (call_.pre_reduced()) {
-      publish_reduces(group, rows.wave_slot, (wave.num_slots + kReduceSlots - 1) / kReduceSlots);
-    } else {
+    if (!completes(group, &wave.retired, std::uint64_t{rows.count}, std::uint64_t{wave.num_entries})) return;
+    if (!call_.pre_reduced()) {
       retire_wave(group, rows.wave_slot);
+    } else if (group.leader()) {
+      wave.completed_by = task_.index;
+      join(&block.holders, 1u);
+      call_.task_ring().publish(SoloGroup{}, {.kind = TaskKind::reduce,
+                                              .index = rows.wave_slot,
+                                              .size = (wave.num_slots + kReduceSlots - 1) / kReduceSlots});
     }
-    return Step::advanced;
+  }
+
+  /// Gives the m-block's place back when nothing holds it any more.
+  FLASHMOE_HD void release(const Group& group, MBlock& block) {
+    if (!completes(group, &block.holders, ~std::uint32_t{0}, 0u)) return;
+    if (group.leader()) {
+      publish(&block.free, 1u);
+      join(&call_.counters().retired_blocks, std::uint64_t{1});
+    }
   }
 
   /// All of the wave's results are on their way: its ring slot may be used again.
@@ -158,7 +139,9 @@ class Completion {
     if (!completes(group, &wave.reduced, std::uint64_t{count}, std::uint64_t{wave.num_slots})) return;
     signal_cells(group, wave_slot, wave.num_slots);
     group.sync();
+    MBlock& block = call_.m_block(wave.completed_by);  // the wave's slot may be used again once it is retired
     retire_wave(group, wave_slot);
+    release(group, block);
   }
 
   /// pre_reduced: one add per token block of the source, of the cells the wave's slots made there.
@@ -187,12 +170,9 @@ class Completion {
 
   const Call& call_;
   Fabric fabric_;
-  Phase phase_ = Phase::idle;
+  bool retiring_ = false;
   Task task_;
-  Task first_;  ///< of the publication
-  Publication publication_;
   std::uint32_t segment_ = 0;
-  Wait wait_;
 };
 
 }  // namespace flashmoe

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "core/annotate.hpp"
+
 namespace flashmoe {
 
 /// Position among the group's threads that hold the same key, and how many hold it.
@@ -20,23 +22,23 @@ struct Scan {
 
 /// A group of one thread.
 struct SoloGroup {
-  static constexpr int size() { return 1; }
-  static constexpr int index() { return 0; }
-  static constexpr bool leader() { return true; }
-  static void sync() {}
-  static bool all(bool value) { return value; }
-  static bool any(bool value) { return value; }
+  FLASHMOE_HD static constexpr int size() { return 1; }
+  FLASHMOE_HD static constexpr int index() { return 0; }
+  FLASHMOE_HD static constexpr bool leader() { return true; }
+  FLASHMOE_HD static void sync() {}
+  FLASHMOE_HD static bool all(bool value) { return value; }
+  FLASHMOE_HD static bool any(bool value) { return value; }
   template <class T>
-  static T broadcast(T value) {
+  FLASHMOE_HD static T broadcast(T value) {
     return value;
   }
   /// The value of the one thread whose `mine` is true.
   template <class T>
-  static T first(bool /*mine*/, T value) {
+  FLASHMOE_HD static T first(bool /*mine*/, T value) {
     return value;
   }
-  static Match match(int /*key*/) { return {0, 1}; }
-  static Scan scan(std::uint32_t value) { return {0, value}; }
+  FLASHMOE_HD static Match match(int /*key*/) { return {0, 1}; }
+  FLASHMOE_HD static Scan scan(std::uint32_t value) { return {0, value}; }
 };
 
 }  // namespace flashmoe

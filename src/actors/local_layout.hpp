@@ -5,8 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "actors/ready_ring.hpp"
-#include "actors/task.hpp"
+#include "actors/task_ring.hpp"
 #include "core/arena.hpp"
 #include "core/geometry.hpp"
 #include "core/route_image.hpp"
@@ -70,6 +69,7 @@ struct WaveSlot {
   std::uint64_t wave_index;   ///< within the epoch
   std::uint64_t retired;      ///< entries whose results are pushed (per_route) or kept (pre_reduced)
   std::uint64_t reduced;      ///< slots reduced (pre_reduced)
+  std::uint32_t completed_by = 0;  ///< m-block whose place its reduce tasks hold (pre_reduced)
 };
 
 /// Slots that reduce task `tile` of the wave covers.
@@ -87,12 +87,12 @@ struct PushedRows {
 struct LocalLayout {
   Geometry geometry;
   Roster roster;
-  std::uint32_t ready_capacity = 0;
+  std::uint32_t task_ring_capacity = 0;
 
   std::size_t epoch_state = 0;       // EpochState
   std::size_t counters = 0;          // EpochCounters
-  std::size_t ready_state = 0;       // ReadyRingState
-  std::size_t ready_cells = 0;       // [ready_capacity] ReadyCell
+  std::size_t task_ring = 0;         // TaskRingState
+  std::size_t task_cells = 0;        // [task_ring_capacity] u64
   std::size_t m_blocks = 0;          // [num_m_blocks] MBlock
   std::size_t source_states = 0;     // [num_ranks] SourceState
   std::size_t wave_slots = 0;        // [num_ranks][wave_ring] WaveSlot
@@ -138,13 +138,17 @@ FLASHMOE_HD constexpr std::int64_t segment_words(const Geometry& g) {
 /// Accumulators are fp32, or fp64 for fp64 layers.
 FLASHMOE_HD constexpr int accumulator_bytes(const Geometry& g) { return g.element_bytes == 8 ? 8 : 4; }
 
-/// Ready cells: every task that can be published at once fits, rounded up to a power of two.
-constexpr std::uint32_t ready_capacity(const Geometry& g, const Roster& roster) {
-  const std::int64_t tiles = g.num_up_tiles() + g.num_down_tiles();
-  const std::int64_t reduces = g.pre_reduced ? std::int64_t{g.num_ranks} * g.wave_ring *
-                                                   ceil_div(g.slot_tokens(), kReduceSlots) : 0;
-  const std::int64_t most = g.num_m_blocks * tiles + reduces + 2 * roster.num_processors;
-  std::uint32_t capacity = 1;
+/// Cells of the task ring, a power of two, so many that no batch is overwritten before its tasks have been found. One that
+/// has not been keeps its m-block b in its place (a reduce task that of an m-block that completed the wave). Places are
+/// granted in order, so between that batch and the latest there are at most, with N places, the up batches of N m-blocks
+/// after b, the down batches of these and of N before b, the reduce batches of the waves that these 2 N complete, each no
+/// more than it has segments, and the exits.
+constexpr std::uint32_t task_ring_capacity(const Geometry& g) {
+  const std::int64_t sources = std::int64_t{g.num_ranks} * g.wave_ring;
+  const std::int64_t waves =
+      g.pre_reduced ? (sources < MBlock::kMaxSegments ? sources : MBlock::kMaxSegments) : 0;
+  const std::int64_t most = g.num_m_blocks * (3 + 2 * waves) + 1;
+  std::uint32_t capacity = 8;
   while (capacity < most) capacity *= 2;
   return capacity;
 }
@@ -153,7 +157,7 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   LocalLayout layout;
   layout.geometry = g;
   layout.roster = roster;
-  layout.ready_capacity = ready_capacity(g, roster);
+  layout.task_ring_capacity = task_ring_capacity(g);
   Arena arena;
   const auto take = [&arena](std::int64_t count, std::size_t element_bytes) {
     return arena.take(static_cast<std::size_t>(count) * element_bytes);
@@ -163,8 +167,8 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   const std::int64_t slots = g.slot_tokens();
   layout.epoch_state = take(1, sizeof(EpochState));
   layout.counters = take(1, sizeof(EpochCounters));
-  layout.ready_state = take(1, sizeof(ReadyRingState));
-  layout.ready_cells = take(layout.ready_capacity, sizeof(ReadyCell));
+  layout.task_ring = take(1, sizeof(TaskRingState));
+  layout.task_cells = take(layout.task_ring_capacity, 8);
   layout.m_blocks = take(g.num_m_blocks, sizeof(MBlock));
   layout.source_states = take(g.num_ranks, sizeof(SourceState));
   layout.wave_slots = take(waves, sizeof(WaveSlot));

@@ -19,14 +19,17 @@ template <class Group, class Fabric, class Engine>
 class Processor {
  public:
   FLASHMOE_HD Processor(const Call& call, Fabric fabric, Engine& engine)
-      : call_(call), fabric_(fabric), engine_(engine), completion_(call, fabric) {}
+      : call_(call), fabric_(fabric), engine_(engine), completion_(call, fabric), cursor_(call.task_ring().first()) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     ran_ = false;
     if (finished_) return Step::finished;
-    if (!completion_.idle()) return complete(group);
+    if (!completion_.idle()) {
+      completion_.step(group);
+      return Step::advanced;
+    }
     if (!claimed_) {
-      ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
+      ticket_ = group.broadcast(group.leader() ? call_.task_ring().claim() : 0);
       claimed_ = true;
       taken_ = false;
     }
@@ -40,15 +43,9 @@ class Processor {
   FLASHMOE_HD const Task* ran() const { return ran_ ? &task_ : nullptr; }
 
  private:
-  FLASHMOE_HD Step complete(const Group& group) {
-    const Step step = completion_.step(group);
-    if (step == Step::idle) wait_ = completion_.wait();
-    return step;
-  }
-
   FLASHMOE_HD bool take(const Group& group) {
     Task task;
-    if (group.leader()) taken_ = call_.ready_ring().try_take(ticket_, task);
+    if (group.leader()) taken_ = call_.task_ring().find(ticket_, cursor_, task);
     taken_ = group.broadcast(taken_);
     if (taken_) {
       task_ = group.broadcast(task);
@@ -102,7 +99,8 @@ class Processor {
   Fabric fabric_;
   Engine& engine_;
   Completion<Group, Fabric> completion_;
-  std::uint64_t ticket_ = 0;
+  TaskCursor cursor_;         ///< the leader's
+  std::uint32_t ticket_ = 0;
   bool claimed_ = false;
   bool taken_ = false;  ///< task_ is the claimed ticket's
   bool finished_ = false;

@@ -22,11 +22,6 @@ class Scheduler {
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
-    if (publishing_) return publish_more(group);
-    if (kind_ == TaskKind::exit) {
-      finished_ = true;
-      return Step::finished;
-    }
     if (publish_downs(group, lag_)) return Step::advanced;
     const Step step = look_for_work(group);
     return step == Step::idle && publish_downs(group, 0) ? Step::advanced : step;
@@ -41,29 +36,13 @@ class Scheduler {
     // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
     if (!cutting_ && closed_ != kAllWavesClosed) read_progress();
     if (cutting_) return cut_next(group);
-    if (num_downs_ == num_cut_ && no_more_tasks()) return publish(group, TaskKind::exit, num_cut_, call_.roster.num_processors);
+    if (num_downs_ == num_cut_ && no_more_tasks()) return publish_exits(group);
     return flush_if_starved();
-  }
-
-  /// Takes tickets for `count` tasks of a kind, those of m-blocks [first, ..).
-  FLASHMOE_HD Step publish(const Group& group, TaskKind kind, std::uint64_t first, int count) {
-    kind_ = kind;
-    first_published_ = first;
-    publication_.begin(group, call_.ready_ring(), static_cast<std::uint64_t>(count));
-    publishing_ = true;
-    return Step::advanced;
   }
 
   FLASHMOE_HD Step waiting(SignalKind signal, std::uint64_t expected, std::uint64_t seen) {
     wait_ = {signal, call_.rank, expected, seen};
     return Step::idle;
-  }
-
-  FLASHMOE_HD Step publish_more(const Group& group) {
-    publishing_ = !publication_.advance(group, call_.ready_ring(), [this](std::uint64_t number) {
-      return kind_ == TaskKind::exit ? Task{.kind = TaskKind::exit} : task_of(number);
-    });
-    return publishing_ ? waiting(SignalKind::task, 0, 0) : Step::advanced;
   }
 
   /// New rows or newly closed waves start a pass over the experts. `closed` is read before the rows it speaks of.
@@ -159,23 +138,31 @@ class Scheduler {
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
     group.sync();
+    Batch ups{.kind = TaskKind::up};
     if (wanted.before < count) {
       const std::uint32_t room = count - wanted.before;
-      cut_expert(expert, num_cut_ + wanted.before, wanted_blocks() < room ? wanted_blocks() : room);
+      ups.index = index_of(num_cut_ + wanted.before);
+      ups.size = wanted_blocks() < room ? wanted_blocks() : room;
     }
+    if (ups.size > 0) cut_expert(expert, num_cut_ + wanted.before, ups.size);
     group.sync();
     num_cut_ += count;
-    return publish(group, TaskKind::up, num_cut_ - count, static_cast<int>(count) * num_tasks(TaskKind::up));
+    call_.task_ring().publish(group, ups);
+    return Step::advanced;
   }
 
-  /// Down tasks of the m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.
+  /// Down tasks of the next m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.
   FLASHMOE_HD bool publish_downs(const Group& group, std::uint64_t lag) {
     if (num_cut_ - num_downs_ <= lag) return false;
     std::uint64_t end = num_cut_ - lag;
     if (lag > 0) end -= block_at(end).group_offset;
     if (end <= num_downs_) return false;
-    const auto count = static_cast<int>(end - num_downs_);
-    publish(group, TaskKind::down, num_downs_, count * num_tasks(TaskKind::down));
+    for (; num_downs_ < end; num_downs_ += static_cast<std::uint64_t>(group.size())) {
+      const std::uint64_t cut = num_downs_ + static_cast<std::uint64_t>(group.index());
+      Batch downs{.kind = TaskKind::down, .index = index_of(cut)};
+      if (cut < end && block_at(cut).group_offset == 0) downs.size = block_at(cut).group_size;
+      call_.task_ring().publish(group, downs);
+    }
     num_downs_ = end;
     return true;
   }
@@ -194,6 +181,7 @@ class Scheduler {
       block.num_rows = rows;
       block.num_segments = segments;
       block.free = 0;
+      block.holders = 1;
       block.up_done = 0;
       block.down_done = 0;
       block.group_offset = cut++;
@@ -223,39 +211,18 @@ class Scheduler {
     my_pending_ = my_pending_ > taken_rows ? my_pending_ - taken_rows : 0;
   }
 
-  /// Tasks of the m-blocks being published. Those of one expert alternate: the processors that run neighbours at the
-  /// same time read the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
-  FLASHMOE_HD Task task_of(std::uint64_t number) const {
-    const auto tasks = static_cast<std::uint32_t>(num_tasks(kind_));
-    const auto task = static_cast<std::uint32_t>(number);  // division of 64 bits takes a GPU hundreds of instructions
-    const std::uint64_t cut = first_published_ + task / tasks;
-    const MBlock& block = block_at(cut);
-    const std::uint64_t group_begin = cut - block.group_offset;
-    const std::uint32_t within = task - static_cast<std::uint32_t>(group_begin - first_published_) * tasks;
-    const int tile = static_cast<int>(within / block.group_size) * tiles_a_task(kind_);
-    const int rest = num_tiles(kind_) - tile;
-    return {.kind = kind_,
-            .num_tiles = static_cast<std::uint8_t>(rest < tiles_a_task(kind_) ? rest : tiles_a_task(kind_)),
-            .index = index_of(group_begin + within % block.group_size),
-            .tile = static_cast<std::uint32_t>(tile)};
-  }
-
-  FLASHMOE_HD int num_tiles(TaskKind kind) const {
-    return kind == TaskKind::up ? geometry().num_up_tiles() : geometry().num_down_tiles();
-  }
-  FLASHMOE_HD int tiles_a_task(TaskKind kind) const {
-    return kind == TaskKind::up ? call_.plan.up_tiles : call_.plan.down_tiles;
-  }
-  /// Of an m-block.
-  FLASHMOE_HD int num_tasks(TaskKind kind) const {
-    return (num_tiles(kind) + tiles_a_task(kind) - 1) / tiles_a_task(kind);
-  }
-
   /// Reduce tasks come from processors, until the last wave has retired.
   FLASHMOE_HD bool no_more_tasks() const {
     return closed_ == kAllWavesClosed &&
            (!call_.pre_reduced() ||
             observe<Scope::device>(&call_.counters().retired_waves) == call_.counters().total_waves);
+  }
+
+  FLASHMOE_HD Step publish_exits(const Group& group) {
+    const auto count = static_cast<std::uint32_t>(call_.roster.num_processors);
+    call_.task_ring().publish(group, {.kind = TaskKind::exit, .size = group.leader() ? count : 0});
+    finished_ = true;
+    return Step::finished;
   }
 
   /// Nothing to cut. When nothing runs either, but rows wait for a fuller tile, stop waiting after a while.
@@ -282,10 +249,6 @@ class Scheduler {
 
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
-  Publication publication_;
-  bool publishing_ = false;
-  TaskKind kind_ = TaskKind::up;       ///< published last
-  std::uint64_t first_published_ = 0;  ///< m-block of the first task published last
   std::uint64_t closed_ = 0;
   std::uint64_t version_ = 0;
   std::uint64_t num_cut_ = 0;

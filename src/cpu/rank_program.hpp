@@ -147,6 +147,7 @@ inline void finish_epoch(const Call& call) {
     }
   }
   ++state.epoch;
+  call.task_ring_state().begun = call.task_ring_state().published;
   call.counters() = {};
   for (int source = 0; source < call.geometry().num_ranks; ++source) {
     *call.lined_ready(source) = 0;

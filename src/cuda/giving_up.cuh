@@ -88,7 +88,10 @@ __device__ inline void finish_epoch(const Call& call) {
   }
   auto* words = reinterpret_cast<std::uint64_t*>(&call.counters());
   for (unsigned word = static_cast<unsigned>(group.index()); word < sizeof(EpochCounters) / 8; word += 32) words[word] = 0;
-  if (group.leader()) ++state.epoch;
+  if (group.leader()) {
+    ++state.epoch;
+    call.task_ring_state().begun = call.task_ring_state().published;
+  }
 }
 
 /// The host reads the outcome while kernels may run: values first, then the word that says they count. One thread.

@@ -82,8 +82,8 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   Slices slices(call);
   slices.add(&call.epoch_state(), &call.epoch_state());
   slices.add(&call.counters(), &call.counters());
-  slices.add(call.local + l.ready_state, call.local + l.ready_state, sizeof(ReadyRingState));
-  slices.add(call.local + l.ready_cells, call.local + l.ready_cells, std::int64_t{l.ready_capacity} * sizeof(ReadyCell));
+  slices.add(&call.task_ring_state(), &call.task_ring_state());
+  slices.add(call.local + l.task_cells, call.local + l.task_cells, std::int64_t{l.task_ring_capacity} * 8);
   slices.add(&call.m_block(0), &call.m_block(static_cast<std::uint32_t>(g.num_m_blocks - 1)));
   slices.add(&call.source_state(0), &call.source_state(ranks - 1));
   slices.add(&call.wave(0), &call.wave(waves - 1));
@@ -123,14 +123,15 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   RC_ASSERT(align_up(slices.end(), Arena::kAlignment) == l.total_bytes);
 }
 
-/// The ring must hold every task that can be ready at once, or a processor that publishes could wait for itself.
-RC_GTEST_PROP(LocalLayout, the_ready_ring_holds_every_task_at_once, ()) {
+/// Up and down batches of all m-blocks in their places, down batches of as many before them, and the exits.
+RC_GTEST_PROP(LocalLayout, the_task_ring_holds_what_may_not_be_overwritten, ()) {
   const auto [g, roster] = draw();
-  const std::uint32_t capacity = ready_capacity(g, roster);
+  const std::uint32_t capacity = task_ring_capacity(g);
   RC_ASSERT((capacity & (capacity - 1)) == 0u);
-  std::int64_t most = std::int64_t{g.num_m_blocks} * std::max(g.num_up_tiles(), g.num_down_tiles());
-  if (g.pre_reduced) most += std::int64_t{g.num_ranks} * g.wave_ring * ((g.slot_tokens() + kReduceSlots - 1) / kReduceSlots);
-  RC_ASSERT(std::int64_t{capacity} >= most + roster.num_processors);
+  RC_ASSERT(std::int64_t{capacity} > 3 * std::int64_t{g.num_m_blocks});
+  if (g.pre_reduced && g.num_ranks * g.wave_ring >= MBlock::kMaxSegments) {
+    RC_ASSERT(std::int64_t{capacity} > 2 * std::int64_t{g.num_m_blocks} * MBlock::kMaxSegments);
+  }
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ class Landed {
       call.landed(0)[expert] = rows[expert];
       entries += rows[expert];
     }
+    cursor_ = call.task_ring().first();
     call.counters().total_waves = 1;
     call.counters().closed_waves = kAllWavesClosed;
   }
@@ -43,9 +44,11 @@ class Landed {
     }
     std::vector<Task> taken;
     Task task;
-    while (call.ready_ring().try_take(next_, task)) {
-      taken.push_back(task);
-      ++next_;
+    for (std::uint32_t look = 0; look < 4; ++look) {  // one look may end between batches
+      while (call.task_ring().find(next_, cursor_, task)) {
+        taken.push_back(task);
+        ++next_;
+      }
     }
     return taken;
   }
@@ -54,7 +57,8 @@ class Landed {
 
  private:
   std::unique_ptr<char[]> memory_;
-  std::uint64_t next_ = 0;
+  TaskCursor cursor_;
+  std::uint32_t next_ = 0;
 };
 
 Task up(std::uint32_t index, std::uint32_t tile) { return {.kind = TaskKind::up, .index = index, .tile = tile}; }

@@ -26,12 +26,13 @@ class Foreman {
  public:
   /// `decode_rows`: most rows of an m-block whose tasks are decode tiles.
   __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block, std::uint32_t decode_rows)
-      : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric) {}
+      : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric),
+        ring_(call.task_ring()), cursor_(ring_.first()) {}
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
     const Step taken = waiting_for_rows_ ? release_rows(group) : exiting_ ? Step::idle : take_in(group);
-    if (exiting_ && num_completed_ == num_filled_ && completion_.idle()) return Step::finished;
+    if (exiting_ && num_completed_ == num_filled_) return Step::finished;
     return completed == Step::advanced || taken == Step::advanced ? Step::advanced : Step::idle;
   }
 
@@ -62,18 +63,11 @@ class Foreman {
 
   /// Others wait for what follows from a finished task: all of it before the next look at the ring.
   __device__ Step complete(const WarpGroup& group) {
-    if (completion_.idle()) {
-      if (!next_is_done(group)) return Step::idle;
-      const Task task = block_.slots[num_completed_ % kTaskSlots].task;
-      ++num_completed_;
-      completion_.begin(group, task);
-    }
-    while (!completion_.idle()) {
-      if (completion_.step(group) == Step::idle) {
-        wait_ = completion_.wait();
-        return Step::idle;
-      }
-    }
+    if (!next_is_done(group)) return Step::idle;
+    const Task task = block_.slots[num_completed_ % kTaskSlots].task;
+    ++num_completed_;
+    completion_.begin(group, task);
+    while (!completion_.idle()) completion_.step(group);
     return Step::advanced;
   }
 
@@ -82,12 +76,12 @@ class Foreman {
   __device__ Step take_in(const WarpGroup& group) {
     if (!claimed_) {
       if (!group.all(num_filled_ - num_completed_ < kTaskSlots && all_begun())) return Step::idle;
-      ticket_ = group.broadcast(group.leader() ? call_.ready_ring().claim() : 0);
+      ticket_ = group.broadcast(group.leader() ? ring_.claim() : 0);
       claimed_ = true;
     }
     Task task;
     bool taken = false;
-    if (group.leader()) taken = call_.ready_ring().try_read(ticket_, task);
+    if (group.leader()) taken = ring_.find(ticket_, cursor_, task);
     if (!group.broadcast(taken)) {
       wait_ = {SignalKind::task, call_.rank, ticket_, 0};
       return Step::idle;
@@ -95,7 +89,6 @@ class Foreman {
     claimed_ = false;
     group.sync();
     fill(group, group.broadcast(task));
-    if (group.leader()) call_.ready_ring().give_back(ticket_);  // its fence need not delay the task
     return Step::advanced;
   }
 
@@ -216,7 +209,9 @@ class Foreman {
   Completion<WarpGroup, Fabric> completion_;
   std::uint32_t num_filled_ = 0;     ///< tasks put into slots, exit not counted
   std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun
-  std::uint64_t ticket_ = 0;
+  TaskRing ring_;
+  TaskCursor cursor_;                ///< the leader's
+  std::uint32_t ticket_ = 0;
   bool claimed_ = false;
   bool waiting_for_rows_ = false;    ///< the last task filled is a down task whose up tiles are not known to be stored
   bool exiting_ = false;

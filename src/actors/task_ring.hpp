@@ -1,0 +1,157 @@
+// The queue of tasks: scheduler and completions publish batches, processors take the tasks of all batches in order, each
+// task once. A batch is one word, so a few hundred tasks cost what one costs, and nobody gives anything back.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/group.hpp"
+#include "actors/signal.hpp"
+#include "actors/task.hpp"
+
+namespace flashmoe {
+
+/// Tasks that stand next to each other in the queue.
+struct Batch {
+  TaskKind kind = TaskKind::exit;
+  std::uint32_t index = 0;  ///< up, down: first m-block of the ring; reduce: source * wave_ring + ring slot
+  std::uint32_t size = 0;   ///< up, down: m-blocks of one expert whose tasks alternate; reduce, exit: tasks
+};
+
+/// How the tiles of an m-block make tasks.
+struct TaskShape {
+  int num_up_tiles = 1, num_down_tiles = 1;
+  int up_tiles = 1, down_tiles = 1;  ///< of a task, see CallPlan
+  int num_m_blocks = 1;              ///< of the intermediate ring
+
+  FLASHMOE_HD int num_tiles(TaskKind kind) const { return kind == TaskKind::up ? num_up_tiles : num_down_tiles; }
+  FLASHMOE_HD int tiles_of_task(TaskKind kind) const { return kind == TaskKind::up ? up_tiles : down_tiles; }
+  FLASHMOE_HD std::uint32_t num_tasks(const Batch& batch) const {
+    if (batch.kind != TaskKind::up && batch.kind != TaskKind::down) return batch.size;
+    const int tiles = tiles_of_task(batch.kind);
+    return batch.size * static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
+  }
+
+  /// Task `number` of a batch. Those of several m-blocks alternate: processors that run neighbours at the same time read
+  /// the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
+  FLASHMOE_HD Task task(const Batch& batch, std::uint32_t number) const {
+    if (batch.kind == TaskKind::exit) return {.kind = batch.kind};
+    if (batch.kind == TaskKind::reduce) {
+      return {.kind = batch.kind, .wave_slot = static_cast<std::uint16_t>(batch.index), .tile = number};
+    }
+    const int tile = static_cast<int>(number / batch.size) * tiles_of_task(batch.kind);
+    const int rest = num_tiles(batch.kind) - tile;
+    const int tiles = rest < tiles_of_task(batch.kind) ? rest : tiles_of_task(batch.kind);
+    std::uint32_t index = batch.index + number % batch.size;
+    if (index >= static_cast<std::uint32_t>(num_m_blocks)) index -= static_cast<std::uint32_t>(num_m_blocks);
+    return {.kind = batch.kind,
+            .num_tiles = static_cast<std::uint8_t>(tiles),
+            .index = index,
+            .tile = static_cast<std::uint32_t>(tile)};
+  }
+};
+
+/// Tickets and batches are counted from the ring's first use on, modulo 2^32: nothing is reset between epochs.
+struct TaskRingState {
+  std::uint64_t published = 0;  ///< batches in the upper half, tickets of their tasks in the lower
+  std::uint64_t begun = 0;      ///< what `published` was when the epoch began
+  std::uint32_t next_take = 0;  ///< tickets handed to takers
+};
+
+/// Where a taker looks next: a batch that it knows is published, or the epoch's first, and the ticket it begins with.
+struct TaskCursor {
+  std::uint32_t batch = 0;
+  std::uint32_t ticket = 0;
+};
+
+/// Trivially copyable view. `capacity` is a power of two; the cell of batch b is b % capacity, and a batch is
+/// overwritten only once all its tasks have been found: see task_ring_capacity().
+class TaskRing {
+ public:
+  FLASHMOE_HD TaskRing(TaskRingState* state, std::uint64_t* cells, std::uint32_t capacity, const TaskShape& shape)
+      : state_(state), cells_(cells), capacity_(capacity), shape_(shape) {}
+
+  /// Every thread of the group publishes its batch, in the order of the threads; size 0: none. Requires: the group has
+  /// synced since its threads wrote what the tasks refer to.
+  /// Memory ordering: release.
+  template <class Group>
+  FLASHMOE_HD void publish(const Group& group, const Batch& mine) const {
+    const Scan batches = group.scan(mine.size > 0 ? 1u : 0u);
+    const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tasks(mine) : 0u);
+    if (batches.total == 0) return;
+    const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total) : 0);
+    if (mine.size == 0) return;
+    const auto batch = static_cast<std::uint32_t>(before >> 32) + batches.before;
+    flashmoe::publish(&cell_of(batch), encode(static_cast<std::uint32_t>(before) + tickets.before, mine));
+  }
+
+  /// A ticket to take. The caller must try to find its task until it succeeds.
+  FLASHMOE_HD std::uint32_t claim() const {
+    return detail::AtomicRef<Scope::device, std::uint32_t>(state_->next_take)
+        .fetch_add(1, cuda::memory_order_relaxed);
+  }
+
+  /// Where the epoch's first task will be.
+  FLASHMOE_HD TaskCursor first() const { return cursor_of(state_->begun); }
+
+  /// Looks for the task of a claimed ticket: true once it is published. One bounded look from the cursor on; moves it.
+  /// Memory ordering: acquire.
+  FLASHMOE_HD bool find(std::uint32_t ticket, TaskCursor& cursor, Task& task) const {
+    constexpr int kAtOnce = 8;  // loads in flight
+    std::uint64_t words[kAtOnce];
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) words[i] = peek(&cell_of(cursor.batch + static_cast<std::uint32_t>(i)));
+    const std::uint32_t begin = cursor.batch;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Batch batch = decode(words[i]);
+      const auto first = static_cast<std::uint32_t>(words[i]);
+      if (batch.size > 0 && ticket - first < shape_.num_tasks(batch)) {
+        cursor = {begin + static_cast<std::uint32_t>(i), first};
+        observe<Scope::device>(&cell_of(cursor.batch));
+        task = shape_.task(batch, ticket - first);
+        return true;
+      }
+      // Left over from a lap before: not published yet. A batch far ahead, that of a later lap: the one in question
+      // comes after it, as cells go round.
+      if (batch.size == 0 || is_before(first, cursor.ticket)) return false;
+      ++cursor.batch;
+      if (is_before(first, ticket)) cursor.ticket = first;
+    }
+    return false;
+  }
+
+ private:
+  FLASHMOE_HD static bool is_before(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) < 0; }
+  FLASHMOE_HD static TaskCursor cursor_of(std::uint64_t published) {
+    return {static_cast<std::uint32_t>(published >> 32), static_cast<std::uint32_t>(published)};
+  }
+  FLASHMOE_HD std::uint64_t& cell_of(std::uint32_t batch) const { return cells_[batch & (capacity_ - 1)]; }
+
+  // A cell: first ticket, then 2 bits of kind, 12 of index, 18 of size.
+  FLASHMOE_HD static std::uint64_t encode(std::uint32_t ticket, const Batch& batch) {
+    const std::uint32_t what = static_cast<std::uint32_t>(batch.kind) | batch.index << 2 | batch.size << 14;
+    return std::uint64_t{what} << 32 | ticket;
+  }
+  FLASHMOE_HD static Batch decode(std::uint64_t word) {
+    const auto what = static_cast<std::uint32_t>(word >> 32);
+    return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what >> 14};
+  }
+
+  /// Both halves at once, so that batches and their tickets have one order; a carry must not cross.
+  FLASHMOE_HD std::uint64_t reserve(std::uint32_t batches, std::uint32_t tickets) const {
+    detail::AtomicRef<Scope::device, std::uint64_t> published(state_->published);
+    std::uint64_t before = published.load(cuda::memory_order_relaxed);
+    std::uint64_t after;
+    do {
+      const TaskCursor next = cursor_of(before);
+      after = std::uint64_t{next.batch + batches} << 32 | (next.ticket + tickets);
+    } while (!published.compare_exchange_weak(before, after, cuda::memory_order_relaxed));
+    return before;
+  }
+
+  TaskRingState* state_;
+  std::uint64_t* cells_;
+  std::uint32_t capacity_;
+  TaskShape shape_;
+};
+
+}  // namespace flashmoe

@@ -1,0 +1,147 @@
+// The queue of tasks, alone and between threads.
+#include "actors/task_ring.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "actors/group.hpp"
+
+namespace flashmoe {
+namespace {
+
+constexpr TaskShape kShape{.num_up_tiles = 3, .num_down_tiles = 5, .up_tiles = 1, .down_tiles = 2, .num_m_blocks = 7};
+
+struct Ring {
+  explicit Ring(std::uint32_t capacity, std::uint64_t start = 0) : cells(capacity), view(&state, cells.data(), capacity, kShape) {
+    state.published = state.begun = start;
+    state.next_take = static_cast<std::uint32_t>(start);
+  }
+  TaskRingState state;
+  std::vector<std::uint64_t> cells;
+  TaskRing view;
+
+  void publish(const Batch& batch) const { view.publish(SoloGroup{}, batch); }
+
+  struct Taker {
+    const TaskRing& ring;
+    TaskCursor cursor = ring.first();
+    /// The next task, or one of kind exit when there is none yet.
+    Task take() {
+      Task task;
+      const std::uint32_t ticket = ring.claim();
+      for (int looks = 0; looks < 100; ++looks) {
+        if (ring.find(ticket, cursor, task)) return task;
+      }
+      return {};
+    }
+  };
+};
+
+void expect_task(const Task& task, const Task& wanted) {
+  EXPECT_EQ(task.kind, wanted.kind);
+  EXPECT_EQ(task.num_tiles, wanted.num_tiles);
+  EXPECT_EQ(task.wave_slot, wanted.wave_slot);
+  EXPECT_EQ(task.index, wanted.index);
+  EXPECT_EQ(task.tile, wanted.tile);
+}
+
+TEST(TaskRing, tasks_of_a_batch_alternate_between_its_m_blocks_and_go_round_the_ring_of_places) {
+  Ring ring(8);
+  Ring::Taker taker{ring.view};
+  ring.publish({.kind = TaskKind::down, .index = 6, .size = 2});
+  for (const auto& [index, tile, tiles] : std::vector<std::tuple<unsigned, unsigned, int>>{
+           {6, 0, 2}, {0, 0, 2}, {6, 2, 2}, {0, 2, 2}, {6, 4, 1}, {0, 4, 1}}) {
+    expect_task(taker.take(), {.kind = TaskKind::down, .num_tiles = static_cast<std::uint8_t>(tiles), .index = index, .tile = tile});
+  }
+}
+
+TEST(TaskRing, batches_of_all_kinds_follow_each_other_over_many_laps_and_past_the_end_of_the_numbers) {
+  Ring ring(8, std::uint64_t{0xfffffff0u} << 32 | 0xffffff80u);
+  Ring::Taker taker{ring.view};
+  for (std::uint32_t lap = 0; lap < 50; ++lap) {
+    ring.publish({.kind = TaskKind::up, .index = lap % 7, .size = 1});
+    ring.publish({.kind = TaskKind::reduce, .index = lap, .size = 2});
+    for (std::uint32_t tile = 0; tile < 3; ++tile) {
+      expect_task(taker.take(), {.kind = TaskKind::up, .index = lap % 7, .tile = tile});
+    }
+    for (std::uint32_t tile = 0; tile < 2; ++tile) {
+      expect_task(taker.take(), {.kind = TaskKind::reduce, .wave_slot = static_cast<std::uint16_t>(lap), .tile = tile});
+    }
+  }
+  ring.publish({.kind = TaskKind::exit, .size = 1});
+  expect_task(taker.take(), {.kind = TaskKind::exit});
+}
+
+TEST(TaskRing, a_task_is_found_once_it_is_published_and_not_before) {
+  Ring ring(8);
+  for (std::uint32_t lap = 0; lap < 20; ++lap) {
+    TaskCursor cursor = ring.view.first();
+    const std::uint32_t ticket = ring.view.claim();
+    Task task;
+    for (int looks = 0; looks < 5; ++looks) EXPECT_FALSE(ring.view.find(ticket, cursor, task));
+    ring.publish({.kind = TaskKind::reduce, .index = lap, .size = 1});
+    ASSERT_TRUE(ring.view.find(ticket, cursor, task));
+    EXPECT_EQ(task.wave_slot, lap);
+    ring.state.begun = ring.state.published;
+  }
+}
+
+TEST(TaskRing, one_who_slept_through_laps_still_finds_its_task) {
+  Ring ring(8);
+  TaskCursor late = ring.view.first();
+  Ring::Taker taker{ring.view};
+  for (std::uint32_t i = 0; i < 43; ++i) {
+    ring.publish({.kind = TaskKind::reduce, .index = i, .size = 1});
+    EXPECT_EQ(taker.take().wave_slot, i);
+  }
+  const std::uint32_t ticket = ring.view.claim();
+  for (std::uint32_t i = 43; i < 46; ++i) ring.publish({.kind = TaskKind::reduce, .index = i, .size = 1});
+  Task task;
+  bool found = false;
+  for (int looks = 0; looks < 3 && !found; ++looks) found = ring.view.find(ticket, late, task);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(task.wave_slot, 43);
+}
+
+TEST(TaskRing, gives_each_task_to_one_of_many_threads_with_what_was_written_before_it) {
+  constexpr std::uint32_t kPublishers = 3, kTakers = 3, kBatchesEach = 1000, kBatch = 5;
+  Ring ring(4096);  // all of them: takers may sleep
+  std::vector<int> payload(kPublishers * kBatchesEach * kBatch, 0);  // plain memory, ordered by the ring alone
+  std::vector<std::atomic<int>> taken(payload.size());
+  std::atomic<bool> wrong{false};
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint32_t publisher = 0; publisher < kPublishers; ++publisher) {
+      threads.emplace_back([&, publisher] {
+        for (std::uint32_t i = 0; i < kBatchesEach; ++i) {
+          const std::uint32_t batch = publisher * kBatchesEach + i;
+          for (std::uint32_t j = 0; j < kBatch; ++j) payload[batch * kBatch + j] = static_cast<int>(batch) + 1;
+          ring.publish({.kind = TaskKind::reduce, .index = batch, .size = kBatch});
+        }
+      });
+    }
+    for (std::uint32_t taker = 0; taker < kTakers; ++taker) {
+      threads.emplace_back([&] {
+        TaskCursor cursor = ring.view.first();
+        for (std::uint32_t i = 0; i < kPublishers * kBatchesEach * kBatch / kTakers; ++i) {
+          const std::uint32_t ticket = ring.view.claim();
+          Task task;
+          while (!ring.view.find(ticket, cursor, task)) std::this_thread::yield();
+          const std::uint32_t index = task.wave_slot * kBatch + task.tile;
+          if (payload[index] != task.wave_slot + 1) wrong = true;
+          ++taken[index];
+        }
+      });
+    }
+  }
+  EXPECT_FALSE(wrong);
+  for (const auto& count : taken) ASSERT_EQ(count, 1);
+  EXPECT_EQ(static_cast<std::uint32_t>(ring.state.published), ring.state.next_take);
+}
+
+}  // namespace
+}  // namespace flashmoe
