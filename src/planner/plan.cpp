@@ -25,8 +25,9 @@ constexpr int kTokenBlock = 64;
 constexpr std::int64_t kLinedTokens = 128;
 constexpr std::int64_t kLinedResultBytes = std::int64_t{2} << 20;
 
-/// Rows of one expert a wave should bring, so that reading the weights again each wave stays cheap.
-constexpr std::int64_t kWaveRowsPerExpert = 512;
+/// Rows of one expert a wave should bring: its last m-block is cut short, and its weights are read again each wave. One
+/// H100, 32 experts of qwen3-30b-a3b, 8,192 tokens: 512 rows 1,847 us, 1,024 rows 1,438 us, 2,048 rows 1,457 us.
+constexpr std::int64_t kWaveRowsPerExpert = 1024;
 /// Tokens of a wave are planned down until the heap fits this.
 constexpr std::size_t kHeapBudgetBytes = std::size_t{1536} << 20;
 /// And the local scratch of pre_reduced results this.
