@@ -138,7 +138,7 @@ class Scheduler {
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
     group.sync();
-    Batch ups{.kind = TaskKind::up};
+    TaskBatch ups{.kind = TaskKind::up};
     if (wanted.before < count) {
       const std::uint32_t room = count - wanted.before;
       ups.index = index_of(num_cut_ + wanted.before);
@@ -159,7 +159,7 @@ class Scheduler {
     if (end <= num_downs_) return false;
     for (; num_downs_ < end; num_downs_ += static_cast<std::uint64_t>(group.size())) {
       const std::uint64_t cut = num_downs_ + static_cast<std::uint64_t>(group.index());
-      Batch downs{.kind = TaskKind::down, .index = index_of(cut)};
+      TaskBatch downs{.kind = TaskKind::down, .index = index_of(cut)};
       if (cut < end && block_at(cut).group_offset == 0) downs.size = block_at(cut).group_size;
       call_.task_ring().publish(group, downs);
     }

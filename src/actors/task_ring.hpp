@@ -11,7 +11,7 @@
 namespace flashmoe {
 
 /// Tasks that stand next to each other in the queue.
-struct Batch {
+struct TaskBatch {
   TaskKind kind = TaskKind::exit;
   std::uint32_t index = 0;  ///< up, down: first m-block of the ring; reduce: source * wave_ring + ring slot
   std::uint32_t size = 0;   ///< up, down: m-blocks of one expert whose tasks alternate; reduce, exit: tasks
@@ -25,7 +25,7 @@ struct TaskShape {
 
   FLASHMOE_HD int num_tiles(TaskKind kind) const { return kind == TaskKind::up ? num_up_tiles : num_down_tiles; }
   FLASHMOE_HD int tiles_of_task(TaskKind kind) const { return kind == TaskKind::up ? up_tiles : down_tiles; }
-  FLASHMOE_HD std::uint32_t num_tasks(const Batch& batch) const {
+  FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
     if (batch.kind != TaskKind::up && batch.kind != TaskKind::down) return batch.size;
     const int tiles = tiles_of_task(batch.kind);
     return batch.size * static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
@@ -33,7 +33,7 @@ struct TaskShape {
 
   /// Task `number` of a batch. Those of several m-blocks alternate: processors that run neighbours at the same time read
   /// the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
-  FLASHMOE_HD Task task(const Batch& batch, std::uint32_t number) const {
+  FLASHMOE_HD Task task(const TaskBatch& batch, std::uint32_t number) const {
     if (batch.kind == TaskKind::exit) return {.kind = batch.kind};
     if (batch.kind == TaskKind::reduce) {
       return {.kind = batch.kind, .wave_slot = static_cast<std::uint16_t>(batch.index), .tile = number};
@@ -74,7 +74,7 @@ class TaskRing {
   /// synced since its threads wrote what the tasks refer to.
   /// Memory ordering: release.
   template <class Group>
-  FLASHMOE_HD void publish(const Group& group, const Batch& mine) const {
+  FLASHMOE_HD void publish(const Group& group, const TaskBatch& mine) const {
     const Scan batches = group.scan(mine.size > 0 ? 1u : 0u);
     const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tasks(mine) : 0u);
     if (batches.total == 0) return;
@@ -102,7 +102,7 @@ class TaskRing {
     for (int i = 0; i < kAtOnce; ++i) words[i] = peek(&cell_of(cursor.batch + static_cast<std::uint32_t>(i)));
     const std::uint32_t begin = cursor.batch;
     for (int i = 0; i < kAtOnce; ++i) {
-      const Batch batch = decode(words[i]);
+      const TaskBatch batch = decode(words[i]);
       const auto first = static_cast<std::uint32_t>(words[i]);
       if (batch.size > 0 && ticket - first < shape_.num_tasks(batch)) {
         cursor = {begin + static_cast<std::uint32_t>(i), first};
@@ -127,11 +127,11 @@ class TaskRing {
   FLASHMOE_HD std::uint64_t& cell_of(std::uint32_t batch) const { return cells_[batch & (capacity_ - 1)]; }
 
   // A cell: first ticket, then 2 bits of kind, 12 of index, 18 of size.
-  FLASHMOE_HD static std::uint64_t encode(std::uint32_t ticket, const Batch& batch) {
+  FLASHMOE_HD static std::uint64_t encode(std::uint32_t ticket, const TaskBatch& batch) {
     const std::uint32_t what = static_cast<std::uint32_t>(batch.kind) | batch.index << 2 | batch.size << 14;
     return std::uint64_t{what} << 32 | ticket;
   }
-  FLASHMOE_HD static Batch decode(std::uint64_t word) {
+  FLASHMOE_HD static TaskBatch decode(std::uint64_t word) {
     const auto what = static_cast<std::uint32_t>(word >> 32);
     return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what >> 14};
   }

@@ -24,7 +24,7 @@ struct Ring {
   std::vector<std::uint64_t> cells;
   TaskRing view;
 
-  void publish(const Batch& batch) const { view.publish(SoloGroup{}, batch); }
+  void publish(const TaskBatch& batch) const { view.publish(SoloGroup{}, batch); }
 
   struct Taker {
     const TaskRing& ring;
