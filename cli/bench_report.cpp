@@ -187,9 +187,9 @@ std::string to_csv(const nlohmann::json& rows) {
 }
 
 std::string to_table(const nlohmann::json& rows) {
-  std::vector<std::string> headings{"layer",   "ranks",   "tokens",   "dtype",     "routing",
-                                    "replay",  "us",      "p95 us",   "bound us",  "of bound",
-                                    "limiter", "TFLOP/s", "HBM GB/s", "wire GB/s", "rel. L2"};
+  std::vector<std::string> headings{"layer",   "experts",  "ranks",     "tokens",   "dtype",    "routing",
+                                    "replay",  "us",       "p95 us",    "bound us", "of bound", "limiter",
+                                    "TFLOP/s", "HBM GB/s", "wire GB/s", "rel. L2"};
   std::set<std::string> baselines;
   for (const nlohmann::json& row : rows) {
     if (!row.contains("baselines")) continue;
@@ -205,6 +205,7 @@ std::string to_table(const nlohmann::json& rows) {
       reasons.insert(fmt::format("not measured: {}\n", text_of(item.value())));
     }
     std::vector<std::string> cells{text_of(row["model"]),
+                                   text_of(row["problem"]["num_experts"]),
                                    text_of(row["num_ranks"]),
                                    text_of(row["tokens_per_rank"]),
                                    text_of(row["dtype"]),

@@ -18,8 +18,14 @@ SANITIZERS = ("memcheck", "racecheck", "synccheck")
 ENGINES = ("portable", "hopper")
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
 PRESETS = ("qwen3-30b-a3b", "mixtral-8x7b", "llama4-scout", "deepseek-v3", "gpt-oss-120b", "thesis")
-SWEEP = ("--tokens", "16,128,1024,8192", "--replay", "graph,eager", "--warm-up", "20", "--repeats", "100",
-         "--budget-ms", "250", "--rest-ms", "300", "--baselines", "flashinfer,torch_nccl", "--baseline-seconds", "150")
+MEASURING = ("--warm-up", "20", "--repeats", "100", "--budget-ms", "250", "--rest-ms", "300")
+BASELINES = ("--baselines", "flashinfer,torch_nccl", "--baseline-seconds", "150")
+THESIS = ("--hidden", "1024", "--intermediate", "4096", "--top-k", "2", "--no-gate", "--activation", "relu")
+SWEEPS = {  # what a record is called: what it goes over, beside the layers of --presets where it names none
+    "sweep": ("--tokens", "16,128,1024,8192", "--replay", "graph,eager", *BASELINES),
+    "experts": (*THESIS, "--experts", "8,16,32,64,128", "--tokens", "8192", "--name", "thesis-sizes"),
+    "routing": ("--preset", "qwen3-30b-a3b", "--tokens", "128,1024", "--routing", "uniform,zipf:1.2,all-to-one"),
+}
 STAGES = ("tests", "random", "sanitizers", "python", "timing", "bench")
 WHAT_IS_TIMED = ("events around calls back to back on one stream a rank, 100 calls after warm-up; a call takes as long as "
                  "on its slowest rank, latency_us is the median call; routing given; rel_l2 of rank 0 on sampled tokens; "
@@ -229,13 +235,11 @@ class Check:
             self.note({"command": name, "rows": len(rows), "seconds": round(seconds, 1)}, code, ok)
 
     def bench(self):
-        """The program's own sweep with its baselines, and timelines; it writes its records itself. A sweep that was
+        """The program's own sweeps, one with baselines, and timelines; it writes its records itself. A sweep that was
         stopped goes on."""
         self.arguments.output.mkdir(parents=True, exist_ok=True)
         program = str(self.programs / "cli/flashmoe")
         shared = ["--ranks", str(self.num_gpus), "--backend", "cuda", "--commit", self.commit()]
-        sweep = ["--preset", ",".join(self.arguments.presets), *shared, *SWEEP]
-        sweep_path = self.record_path("bench", "sweep-")
         commands = []
         for tokens in ("16", "128", "8192"):
             svg = ["--svg", str((self.logs / f"trace-{tokens}.svg").resolve())]
@@ -243,10 +247,13 @@ class Check:
             path = self.record_path("trace", f"{tokens}-")
             path.unlink(missing_ok=True)
             commands.append((f"flashmoe trace {tokens}", [*command, "--summary", str(path.resolve())], path, 60))
-        command = [program, "bench", *sweep, "--continue", "--output", str(sweep_path.resolve())]
-        if sweep_path.exists() and json.loads(sweep_path.read_text()).get("commit") != self.commit():
-            sweep_path.unlink()
-        commands.append(("flashmoe bench", command, sweep_path, 600))
+        for sweep, axes in reversed(SWEEPS.items()):  # the one that everybody reads is printed last
+            layers = () if {"--preset", "--hidden"} & set(axes) else ("--preset", ",".join(self.arguments.presets))
+            path = self.record_path("bench", f"{sweep}-")
+            if path.exists() and json.loads(path.read_text()).get("commit") != self.commit():
+                path.unlink()
+            command = [program, "bench", *layers, *axes, *shared, *MEASURING, "--continue", "--output"]
+            commands.append((f"flashmoe bench {sweep}", [*command, str(path.resolve())], path, 600))
         for name, command, path, timeout in commands:
             code, text, seconds = self.execute(name.replace(" ", "_"), command, timeout)
             self.note({"command": name, "seconds": round(seconds, 1)}, code, code == 0)
