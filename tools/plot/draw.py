@@ -6,7 +6,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot, ticker  # noqa: E402  (after the choice of a back end)
 
 # Ours are solid and dark, others dashed, what is published thin and grey-marked, the bound black dots.
-OURS = ("#0b5394", "#b45f06", "#38761d", "#741b47", "#134f5c", "#7f6000")
+OURS = ("#0b5394", "#b45f06", "#38761d", "#741b47", "#45818e", "#bf9000", "#674ea7", "#3d3d3d", "#783f04")
 OTHERS = ("#cc0000", "#e69138", "#6aa84f", "#8e7cc3", "#c27ba0", "#76a5af")
 STYLES = {
     "ours": {"linestyle": "-", "linewidth": 2.2, "marker": "o", "markersize": 5},
@@ -51,7 +51,8 @@ def draw_bars(axes, figure):
     names = []
     highest = 0
     for index, series in enumerate(figure.series):
-        colour = (OURS if series.role == "ours" else OTHERS)[index % 6]
+        palette = OURS if series.role == "ours" else OTHERS
+        colour = palette[index % len(palette)]
         positions = range(len(names), len(names) + len(series.points))
         bars = axes.bar(positions, [y for _, y in series.points], color=colour, label=series.label)
         axes.bar_label(bars, fmt="%.4g", padding=2)

@@ -8,6 +8,9 @@ from itertools import groupby
 from results import MEMORY_TABLE, PUBLISHED, bound_is_of_card, read_csv, relative, short_card
 
 
+FASTEST = "of our measurements of a point, the fastest"
+
+
 @dataclass
 class Series:
     label: str
@@ -46,12 +49,17 @@ def series_key(row):
     return tuple(str(row.get(key, "")) for key in ("file", "backend", "card", "dtype", "replay", "engine"))
 
 
-def our_label(rows, extra=""):
+def system_key(row):
+    """What stays the same across files and ways to launch: for figures that compare machines and layers."""
+    return (short_card(row["card"]), row["dtype"], row.get("engine", ""))
+
+
+def our_label(rows, extra="", ways=("engine", "replay")):
     """The series' card, number format and way to run."""
     row = rows[0]
     ranks = {r["num_ranks"] for r in rows}
     count = f"{ranks.pop()}x" if len(ranks) == 1 and row["backend"] == "cuda" else ""
-    ways = [row[key] for key in ("engine", "replay") if key in row and row["backend"] == "cuda"]
+    ways = [row[key] for key in ways if key in row and row["backend"] == "cuda"]
     way = f", {' '.join(ways)}" if ways else ""
     return f"flashmoe, {count}{short_card(row['card'])} {row['dtype']}{way}{extra}"
 
@@ -134,7 +142,7 @@ def latency_over_tokens(rows, baselines):
                     )
                 )
                 sources.append(baseline["file"])
-        where = "GPUs" if backend == "cuda" else "ranks on the CPU"
+        where = ("GPU" if ranks == 1 else "GPUs") if backend == "cuda" else "ranks on the CPU"
         count = f", {experts} experts" if experts else ""
         figures.append(
             Figure(
@@ -189,9 +197,10 @@ def fraction_of_bound(rows):
         row for row in even(rows) if "fraction_of_bound" in row and row["backend"] == "cuda" and bound_is_of_card(row)
     ]
     series = []
-    for _, group in grouped(own, lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], *series_key(row))):
+    for _, group in grouped(own, lambda row: (row["model"], row["num_ranks"], *system_key(row))):
         points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: 100 * r["fraction_of_bound"])
-        series.append(Series(our_label(group, f", {group[0]['model']}"), points, "ours"))
+        if len(points) > 1:
+            series.append(Series(our_label(group, f", {group[0]['model']}", ways=("engine",)), points, "ours"))
     if not series:
         return []
     return [
@@ -203,6 +212,7 @@ def fraction_of_bound(rows):
             series,
             files_of(own, bounds=True),
             log_y=False,
+            note=FASTEST,
         )
     ]
 
@@ -288,8 +298,9 @@ def thesis_latency(rows):
             for name in systems
         ]
         chosen = [row for row in own if keep(row)]
-        for _, group in grouped(chosen, lambda row: (split(row), *series_key(row))):
-            series.append(Series(our_label(group), best_points(group, x_of, lambda r: r["latency_us"] / 1e3), "ours"))
+        for _, group in grouped(chosen, lambda row: (split(row), *system_key(row))):
+            points = best_points(group, x_of, lambda r: r["latency_us"] / 1e3)
+            series.append(Series(our_label(group, ways=("engine",)), points, "ours"))
         figures.append(
             Figure(
                 f"thesis-latency-{axis}",
@@ -298,6 +309,7 @@ def thesis_latency(rows):
                 "latency, ms",
                 series,
                 [relative(path), *files_of(chosen)],
+                note=FASTEST,
             )
         )
     return figures
@@ -387,7 +399,7 @@ def thesis_utilisation(traces):
         series.append(
             Series(
                 f"flashmoe, {trace['problem']['num_ranks']}x{short_card(trace['card'])}, {trace['layer']}, "
-                f"{max(trace['tokens_per_rank'])} tokens: as the thesis defines it, and as busy time",
+                f"{max(trace['tokens_per_rank'])} tokens",
                 [("resident", 100 * summary["resident_share"]), ("busy", 100 * summary["busy_share"])],
                 "ours",
             )
@@ -403,6 +415,7 @@ def thesis_utilisation(traces):
             log_x=False,
             log_y=False,
             kind="bars",
+            note="resident: a processor is there, as the thesis defines it; busy: it is in a task",
         )
     ]
 

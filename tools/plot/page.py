@@ -65,13 +65,10 @@ def table(rows):
 
 
 def describe(content):
+    gpus = content.get("gpus") or max((row.get("gpus") or 0 for row in content.get("rows", [])), default=0)
     parts = [
         f"{content['date']}" if content.get("date") else None,
-        (
-            f"{content['gpus']}x " + short_card(content.get("card"))
-            if content.get("gpus")
-            else short_card(content.get("card"))
-        ),
+        (f"{gpus}x " if gpus else "") + short_card(content.get("card")),
         f"driver {content['driver']}" if content.get("driver") else None,
         "commit " + re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", content["commit"]) if content.get("commit") else None,
         f"`{content['command']}`" if content.get("command") else None,

@@ -65,7 +65,10 @@ def bench_rows(files):
             shared["backend"] = content.get("backend", row.get("backend", "cuda"))
             shared["baseline_cards"] = content.get("baseline_cards", {})
             shared["bound_card"] = content.get("bound_card", "H100")
-            rows.append(with_bound({**shared, **row, "file": relative(path)}))
+            whole = {**shared, **row, "file": relative(path)}
+            if "engine" in row:  # the backend is said already
+                whole["engine"] = row["engine"].removeprefix("cuda-")
+            rows.append(with_bound(whole))
     return rows
 
 
