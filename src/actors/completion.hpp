@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "actors/call.hpp"
-#include "actors/group.hpp"
 #include "actors/signal.hpp"
 
 namespace flashmoe {
@@ -105,13 +104,15 @@ class Completion {
     if (!completes(group, &wave.retired, std::uint64_t{rows.count}, std::uint64_t{wave.num_entries})) return;
     if (!call_.pre_reduced()) {
       retire_wave(group, rows.wave_slot);
-    } else if (group.leader()) {
+      return;
+    }
+    if (group.leader()) {
       wave.completed_by = task_.index;
       join(&block.holders, 1u);
-      call_.task_ring().publish(SoloGroup{}, {.kind = TaskKind::reduce,
-                                              .index = rows.wave_slot,
-                                              .size = (wave.num_slots + kReduceSlots - 1) / kReduceSlots});
     }
+    call_.task_ring().publish_one(group, {.kind = TaskKind::reduce,
+                                          .index = rows.wave_slot,
+                                          .size = (wave.num_slots + kReduceSlots - 1) / kReduceSlots});
   }
 
   /// Gives the m-block's place back when nothing holds it any more.

@@ -220,7 +220,7 @@ class Scheduler {
 
   FLASHMOE_HD Step publish_exits(const Group& group) {
     const auto count = static_cast<std::uint32_t>(call_.roster.num_processors);
-    call_.task_ring().publish(group, {.kind = TaskKind::exit, .size = group.leader() ? count : 0});
+    call_.task_ring().publish_one(group, {.kind = TaskKind::exit, .size = count});
     finished_ = true;
     return Step::finished;
   }

@@ -84,6 +84,13 @@ class TaskRing {
     flashmoe::publish(&cell_of(batch), encode(static_cast<std::uint32_t>(before) + tickets.before, mine));
   }
 
+  /// Publishes one batch of the group's. Collective.
+  template <class Group>
+  FLASHMOE_HD void publish_one(const Group& group, const TaskBatch& batch) const {
+    if (group.leader()) publish(SoloGroup{}, batch);
+    group.sync();
+  }
+
   /// A ticket to take. The caller must try to find its task until it succeeds.
   FLASHMOE_HD std::uint32_t claim() const {
     return detail::AtomicRef<Scope::device, std::uint32_t>(state_->next_take)

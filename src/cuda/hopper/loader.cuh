@@ -22,7 +22,11 @@ class Loader {
       if (slot.task.kind == TaskKind::exit) return;
       if (asks()) log().waited(SignalKind::task, call_.rank);
       if (asks()) block_.begun[slot_.index].arrive();
-      for (std::uint32_t i = 0; i < slot.task.num_tiles; ++i) load_tile(slot, static_cast<int>(slot.task.tile + i));
+      if (slot.task.kind == TaskKind::reduce) {
+        block_.stored[slot_.index].wait(slot_.parity);  // no phase goes by unseen
+      } else {
+        for (std::uint32_t i = 0; i < slot.task.num_tiles; ++i) load_tile(slot, static_cast<int>(slot.task.tile + i));
+      }
       if (asks()) log().ran(slot.task);
       block_.done[slot_.index].arrive();
       slot_.advance();
@@ -43,12 +47,10 @@ class Loader {
     num_asked_ = 0;
     if (slot.task.kind == TaskKind::up) {
       gather(slot, up_operands(slot, tile));
-    } else if (slot.task.kind == TaskKind::down) {
-      if (slot.decode) {
-        gather(slot, down_operands(slot, tile));
-      } else {
-        load_down(slot, tile);
-      }
+    } else if (slot.decode) {
+      gather(slot, down_operands(slot, tile));
+    } else {
+      load_down(slot, tile);
     }
   }
 
