@@ -183,8 +183,10 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
   } else {
     text += "; results per_route: one row per route, independent of the rank count";
   }
-  text += fmt::format("; tiles of {} rows x {} up / {} down columns, {} / {} a task", g.tile.rows, g.tile.up_columns,
-                      g.tile.down_columns, plan.up_tiles, plan.down_tiles);
+  text += fmt::format("; tiles of {} rows x {} up / {} down columns", g.tile.rows, g.tile.up_columns, g.tile.down_columns);
+  if (plan.up_tiles > 1 || plan.down_tiles > 1) {
+    text += fmt::format(", {} / {} a task", plan.up_tiles, plan.down_tiles);
+  }
   return text;
 }
 

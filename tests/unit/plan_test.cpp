@@ -33,8 +33,12 @@ TEST(Geometry, follows_the_problem_and_the_engine) {
 }
 
 TEST(Waves, bring_each_expert_its_rows_where_the_batch_has_them) {
-  // 512 rows an expert: 512 * 128 / (8 * 8) = 1024 tokens a rank.
-  EXPECT_EQ(plan_geometry(qwen(8192), kEngine).wave_tokens, 1024);
+  Problem problem = qwen(8192);
+  problem.result_form = ResultForm::per_route;
+  EXPECT_EQ(plan_geometry(problem, kEngine).wave_tokens, 2048);  // 1024 rows an expert: 1024 * 128 / (8 * 8)
+  problem.intermediate = 8192;
+  EXPECT_EQ(plan_geometry(problem, kEngine).wave_tokens, 4096);  // wide experts: 2048 rows
+  EXPECT_EQ(plan_geometry(qwen(8192), kEngine).wave_tokens, 1024);  // partial sums of pre_reduced results need room
   EXPECT_EQ(plan_geometry(qwen(300), kEngine).wave_tokens, 300);
   EXPECT_EQ(num_waves(plan_geometry(qwen(8192), kEngine), 8192), 8);
   EXPECT_EQ(num_waves(plan_geometry(qwen(8192), kEngine), 1025), 2);
@@ -116,6 +120,18 @@ TEST(Forms, results_are_pre_reduced_where_the_wire_is_the_bound_and_bits_may_dep
   mixtral.num_experts = 8;
   mixtral.top_k = 2;
   EXPECT_EQ(plan_call(mixtral, plan_geometry(mixtral, kEngine), 8192).result_form, ResultForm::per_route);
+}
+
+TEST(Forms, short_tiles_are_taken_together_where_there_are_many) {
+  EngineTraits engine = kEngine;
+  engine.tile.task_elements = 2048;
+  const auto tiles = [&](std::int64_t max_tokens) {
+    const CallPlan plan = plan_call(qwen(8192), plan_geometry(qwen(8192), engine), max_tokens);
+    return std::pair(plan.up_tiles, plan.down_tiles);
+  };
+  EXPECT_EQ(tiles(8192), std::pair(1, 2));  // k of 2048 and 768
+  EXPECT_EQ(tiles(1024), std::pair(1, 1));  // 16 experts x 4 m-blocks x 8 down tiles are few
+  EXPECT_EQ(plan_call(qwen(8192), plan_geometry(qwen(8192), kEngine), 8192).down_tiles, 1);
 }
 
 TEST(Forms, a_call_may_not_exceed_its_layer) {
