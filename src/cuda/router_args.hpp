@@ -16,6 +16,9 @@ struct GpuRouterLimits {
   static constexpr int num_groups = 32;
 };
 
+/// Words of shared memory that a warp needs to choose from a token's scores, a multiple of 4.
+constexpr int choice_scratch(int num_experts) { return num_experts < 96 ? 96 : (num_experts + 3) / 4 * 4; }
+
 /// All pointers are device memory of the launching device.
 struct RouterArgs {
   const void* x = nullptr;                  ///< [num_tokens][hidden] of the launch's dtype, 16-byte aligned

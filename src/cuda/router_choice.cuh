@@ -1,4 +1,5 @@
-// From one token's logits to its routes, on one warp: the rules of flashmoe/router.hpp in fp32.
+// From one token's logits to its routes, on one warp: the rules of flashmoe/router.hpp in fp32. A warp waits for the longest
+// chain of steps: so choices are not made one after another, but by counting how many are better.
 #pragma once
 
 #include <climits>
@@ -8,25 +9,31 @@
 
 namespace flashmoe::cuda_backend {
 
-/// One token's logits and selection scores, [num_experts] each, in shared memory of the warp alone.
+/// What one warp routes by.
 struct TokenScores {
-  const float* logits;
-  float* scores;
+  const float* logits;          // [num_experts]
+  const float* selection_bias;  // [num_experts] or null
+  std::uint32_t* scratch;       // [choice_scratch(num_experts)], shared memory of the warp alone, 16-byte aligned
 };
 
+/// Lane l has experts l, l + 32 and so on, kPerLane of them; NaN, or no expert, takes a place out.
+template <int kPerLane>
 class RouterChoice {
  public:
-  __device__ RouterChoice(const RouterArgs& args, TokenScores token)
-      : args_(args), logits_(token.logits), scores_(token.scores), lane_(static_cast<int>(threadIdx.x % 32)) {}
+  __device__ RouterChoice(const RouterArgs& args, const TokenScores& token)
+      : args_(args), token_(token), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   /// Writes the token's top_k ids and weights. All 32 lanes call it; logits are visible to all of them.
   __device__ void route(std::int32_t* ids, float* weights) {
-    score();
+    load();
     if (grouped() && args_.num_groups > 1) keep_groups();
     choose();
     float weight = weigh();
-    const float sum = add_up(weight);
-    weight *= args_.renormalize ? args_.scaling_factor / (sum + 1e-20f) : args_.scaling_factor;
+    if (args_.renormalize) {
+      weight *= __fdividef(args_.scaling_factor, add_up_choices(weight) + 1e-20f);
+    } else {
+      weight *= args_.scaling_factor;
+    }
     fill();
     if (lane_ < args_.top_k) {
       ids[lane_] = id_;
@@ -54,7 +61,7 @@ class RouterChoice {
   }
   __device__ static float sigmoid(float logit) {
     const float power = expf(-fabsf(logit));  // at most 1: nothing overflows
-    return (logit < 0.0f ? power : 1.0f) / (1.0f + power);
+    return __fdividef(logit < 0.0f ? power : 1.0f, 1.0f + power);
   }
   /// exp(logit - best), where equal infinities count as equal.
   __device__ static float softmax_term(float logit, float best) { return logit == best ? 1.0f : expf(logit - best); }
@@ -65,27 +72,26 @@ class RouterChoice {
     for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kAll, value, offset);
     return value;
   }
-
-  template <class Term>
-  __device__ float sum_over_experts(const Term& term) const {
-    float sum = 0.0f;
-    for (int expert = lane_; expert < args_.num_experts; expert += 32) {
-      if (!isnan(logits_[expert])) sum += term(expert, logits_[expert]);
-    }
-    return add_up(sum);
+  /// The same sum on the lanes that have a choice; the others' values are 0.
+  __device__ float add_up_choices(float value) const {
+    for (int offset = 1; offset < args_.top_k; offset *= 2) value += __shfl_xor_sync(kAll, value, offset);
+    return value;
   }
 
-  // What experts are chosen by; NaN takes an expert out. Softmax and sigmoid keep order, so logits serve as they are
-  // where nothing is added.
-  __device__ void score() {
-    for (int expert = lane_; expert < args_.num_experts; expert += 32) {
-      float score = logits_[expert];
+  /// Logits, and ranks of what experts are chosen by. Softmax and sigmoid keep order, so logits serve as they are where
+  /// nothing is added.
+  __device__ void load() {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int expert = lane_ + i * 32;
+      const bool exists = expert < args_.num_experts;
+      logits_[i] = exists ? token_.logits[expert] : __uint_as_float(0x7fffffffu);
+      float score = logits_[i];
       if (args_.function == RouterFunction::sigmoid_grouped) {
-        score = sigmoid(score) + (args_.selection_bias != nullptr ? args_.selection_bias[expert] : 0.0f);
+        score = sigmoid(score) + (exists && token_.selection_bias != nullptr ? token_.selection_bias[expert] : 0.0f);
       }
-      scores_[expert] = score;
+      ranks_[i] = rank_of(score);
     }
-    __syncwarp();
   }
 
   /// The two best scores of a set of experts, by rank_of(): 0 where there is none.
@@ -101,17 +107,18 @@ class RouterChoice {
 
   /// Takes out the experts of all but the topk_groups groups whose best experts (two for sigmoid_grouped, one else) have
   /// the largest sum. A group with fewer numbers than that ranks below every group with enough. A power of two of lanes
-  /// reads each group, then lane g ranks group g.
+  /// reads each group, then lane g counts the groups better than group g.
   __device__ void keep_groups() {
+    store_ranks();
     const bool two = args_.function == RouterFunction::sigmoid_grouped;
     const int group_size = args_.num_experts / args_.num_groups;
     const int log_lanes = __clz(args_.num_groups - 1) - 27;  // of 32 lanes as many a group as there are for all
     const int lanes = 1 << log_lanes;
     BestTwo best;
     if (lane_ >> log_lanes < args_.num_groups) {
-      const float* group = scores_ + (lane_ >> log_lanes) * group_size;
+      const std::uint32_t* group = token_.scratch + (lane_ >> log_lanes) * group_size;
 #pragma unroll 4
-      for (int i = lane_ & (lanes - 1); i < group_size; i += lanes) best.take(rank_of(group[i]));
+      for (int i = lane_ & (lanes - 1); i < group_size; i += lanes) best.take(group[i]);
     }
     for (int offset = lanes / 2; offset > 0; offset /= 2) {
       const std::uint32_t first = __shfl_xor_sync(kAll, best.first, offset);
@@ -123,101 +130,124 @@ class RouterChoice {
     best.second = __shfl_sync(kAll, best.second, lane_ << log_lanes);
     float sum = best.first == 0 ? 0.0f : score_of(best.first) + (two && best.second != 0 ? score_of(best.second) : 0.0f);
     if (isnan(sum)) sum = -INFINITY;
-    std::uint32_t numbers = 1u + (best.first != 0 ? 1u : 0u) + (two && best.second != 0 ? 1u : 0u);
-    if (lane_ >= args_.num_groups) numbers = 0;
-    std::uint32_t kept = 0;
-    for (int i = 0; i < args_.topk_groups; ++i) {
-      const bool open = (kept >> lane_ & 1u) == 0;
-      const std::uint32_t most = __reduce_max_sync(kAll, open ? numbers : 0u);
-      const bool likely = open && numbers == most;
-      const std::uint32_t highest = __reduce_max_sync(kAll, likely ? rank_of(sum) : 0u);
-      kept |= 1u << (__ffs(static_cast<int>(__ballot_sync(kAll, likely && rank_of(sum) == highest))) - 1);
+    const std::uint32_t numbers = (best.first != 0 ? 1u : 0u) + (two && best.second != 0 ? 1u : 0u);
+    const std::uint64_t key = std::uint64_t{numbers} << 32 | rank_of(sum);
+    int num_better = 0;
+#pragma unroll 8
+    for (int group = 0; group < args_.num_groups; ++group) {
+      const std::uint64_t other = __shfl_sync(kAll, key, group);
+      num_better += other > key || (other == key && group < lane_) ? 1 : 0;
     }
-    for (int expert = lane_; expert < args_.num_experts; expert += 32) {
-      if ((kept >> (expert / group_size) & 1u) == 0) scores_[expert] = __uint_as_float(0x7fffffffu);
+    const float inverse = __fdividef(1.0f, static_cast<float>(group_size));
+    const unsigned kept = __ballot_sync(kAll, lane_ < args_.num_groups && num_better < args_.topk_groups);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int group = static_cast<int>((static_cast<float>(lane_ + i * 32) + 0.5f) * inverse);  // exact below 1024
+      if ((kept >> (group & 31) & 1u) == 0) ranks_[i] = 0;
+    }
+  }
+
+  /// Ranks of all experts into the scratch.
+  __device__ void store_ranks() {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (lane_ + i * 32 < args_.num_experts) token_.scratch[lane_ + i * 32] = ranks_[i];
     }
     __syncwarp();
   }
 
-  /// This lane's best expert among those left; rank 0 when none is.
-  __device__ void look(std::uint32_t& best_rank, int& best_expert) const {
-    best_rank = 0;
-    best_expert = INT_MAX;
-    for (int expert = lane_; expert < args_.num_experts; expert += 32) {
-      const std::uint32_t rank = rank_of(scores_[expert]);
-      if (rank > best_rank) {
-        best_rank = rank;
-        best_expert = expert;
-      }
+  __device__ std::uint32_t best_of_lane() const {
+    std::uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) best = max(best, ranks_[i]);
+    return best;
+  }
+
+  /// How many of 32 ranks in shared memory are above `rank`; of equal ones those before place `place` count too.
+  __device__ static int num_better(const std::uint32_t* ranks, std::uint32_t rank, int place) {
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint4 four = reinterpret_cast<const uint4*>(ranks)[i];
+      count += four.x > rank || (four.x == rank && 4 * i < place) ? 1 : 0;
+      count += four.y > rank || (four.y == rank && 4 * i + 1 < place) ? 1 : 0;
+      count += four.z > rank || (four.z == rank && 4 * i + 2 < place) ? 1 : 0;
+      count += four.w > rank || (four.w == rank && 4 * i + 3 < place) ? 1 : 0;
     }
+    return count;
   }
 
-  /// Lane k gets the k-th choice: the largest score, then the lowest id.
+  /// Lane k gets the k-th choice: the largest score, then the lowest id. No choice ranks below the top_k-th best of what the
+  /// lanes have as their best; what reaches that are few candidates, one a lane, in the order of their ids.
   __device__ void choose() {
-    if (args_.num_experts <= 128) return choose_in_registers<4>();
-    if (args_.num_experts <= 256) return choose_in_registers<8>();
-    choose_in_memory();
-  }
-
-  /// With kPerLane experts a lane.
-  template <int kPerLane>
-  __device__ void choose_in_registers() {
-    std::uint32_t ranks[kPerLane];
+    std::uint32_t* bests = token_.scratch;
+    std::uint32_t* candidates = bests + 32;
+    std::uint32_t* experts = candidates + 32;
+    const std::uint32_t best = best_of_lane();
+    __syncwarp();
+    bests[lane_] = best;
+    candidates[lane_] = 0;
+    __syncwarp();
+    const bool among_top = num_better(bests, best, lane_) < args_.top_k;
+    const std::uint32_t least = max(__reduce_min_sync(kAll, among_top ? best : UINT_MAX), 1u);
+    int num_candidates = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const int expert = lane_ + i * 32;
-      ranks[i] = expert < args_.num_experts ? rank_of(scores_[expert]) : 0;
-    }
-    for (num_chosen_ = 0; num_chosen_ < args_.top_k; ++num_chosen_) {
-      std::uint32_t rank = ranks[0];
-      int expert = lane_;
-#pragma unroll
-      for (int i = 1; i < kPerLane; ++i) {
-        if (ranks[i] > rank) {
-          rank = ranks[i];
-          expert = lane_ + i * 32;
-        }
+      const bool is_candidate = ranks_[i] >= least;
+      const unsigned lanes = __ballot_sync(kAll, is_candidate);
+      const int place = num_candidates + __popc(lanes & ((1u << lane_) - 1u));
+      if (is_candidate && place < 32) {
+        candidates[place] = ranks_[i];
+        experts[place] = static_cast<std::uint32_t>(lane_ + i * 32);
       }
-      const std::uint32_t highest = __reduce_max_sync(kAll, rank);
-      if (highest == 0) return;
-      const int chosen =
-          static_cast<int>(__reduce_min_sync(kAll, rank == highest ? static_cast<unsigned>(expert) : UINT_MAX));
-      if (lane_ == num_chosen_) id_ = chosen;
-#pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        if (lane_ + i * 32 == chosen) ranks[i] = 0;
-      }
+      num_candidates += __popc(lanes);
     }
+    if (num_candidates > 32) return choose_one_by_one();
+    __syncwarp();
+    const int place = num_better(candidates, candidates[lane_], lane_);
+    if (lane_ < num_candidates && place < args_.top_k) bests[place] = experts[lane_];
+    __syncwarp();
+    num_chosen_ = min(num_candidates, args_.top_k);
+    if (lane_ < num_chosen_) id_ = static_cast<int>(bests[lane_]);
   }
 
-  __device__ void choose_in_memory() {
-    std::uint32_t rank;
-    int expert;
-    look(rank, expert);
+  /// Many equal scores, or many choices.
+  __device__ void choose_one_by_one() {
+    store_ranks();
     for (num_chosen_ = 0; num_chosen_ < args_.top_k; ++num_chosen_) {
-      const std::uint32_t highest = __reduce_max_sync(kAll, rank);
-      if (highest == 0) return;
-      const int chosen =
-          static_cast<int>(__reduce_min_sync(kAll, rank == highest ? static_cast<unsigned>(expert) : UINT_MAX));
-      if (lane_ == num_chosen_) id_ = chosen;
-      if (lane_ == chosen % 32) {
-        scores_[chosen] = __uint_as_float(0x7fffffffu);
-        look(rank, expert);
+      std::uint32_t best = 0;
+      unsigned best_expert = UINT_MAX;
+#pragma unroll 1
+      for (int expert = lane_; expert < args_.num_experts; expert += 32) {
+        const std::uint32_t rank = token_.scratch[expert];
+        if (rank > best) best = rank, best_expert = static_cast<unsigned>(expert);
       }
+      const std::uint32_t highest = __reduce_max_sync(kAll, best);
+      if (highest == 0) return;
+      const int chosen = static_cast<int>(__reduce_min_sync(kAll, best == highest ? best_expert : UINT_MAX));
+      if (lane_ == num_chosen_) id_ = chosen;
+      if (lane_ == chosen % 32) token_.scratch[chosen] = 0;
     }
   }
 
   /// The weight of this lane's choice, before renormalisation; 0 on lanes without one.
   __device__ float weigh() const {
-    const float logit = lane_ < num_chosen_ ? logits_[id_] : 0.0f;
+    const float logit = lane_ < num_chosen_ ? token_.logits[id_] : 0.0f;
+    const float best = __shfl_sync(kAll, logit, 0);  // of all: the best expert's group is the best one too
     float weight = 0.0f;
     switch (args_.function) {
       case RouterFunction::softmax_topk:
-      case RouterFunction::softmax_group_limited: weight = softmax_over_all(logit); break;
+      case RouterFunction::softmax_group_limited: {
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kPerLane; ++i) total += isnan(logits_[i]) ? 0.0f : softmax_term(logits_[i], best);
+        weight = __fdividef(softmax_term(logit, best), add_up(total));
+        break;
+      }
       case RouterFunction::topk_softmax: {
-        const float best = __shfl_sync(kAll, logit, 0);
         weight = lane_ < num_chosen_ ? softmax_term(logit, best) : 0.0f;
-        weight /= add_up(weight);
+        weight = __fdividef(weight, add_up_choices(weight));
         break;
       }
       case RouterFunction::sigmoid_grouped:
@@ -227,26 +257,22 @@ class RouterChoice {
     return lane_ < num_chosen_ ? weight : 0.0f;
   }
 
-  __device__ float softmax_over_all(float logit) const {
-    float best = -INFINITY;
-    for (int expert = lane_; expert < args_.num_experts; expert += 32) best = fmaxf(best, logits_[expert]);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) best = fmaxf(best, __shfl_xor_sync(kAll, best, offset));
-    const float total = sum_over_experts([&](int, float other) { return softmax_term(other, best); });
-    return softmax_term(logit, best) / total;
-  }
-
   /// Each choice softmaxed over the experts not chosen before it whose logits lie within the band below it.
   __device__ float sparsemix() const {
     float weight = 0.0f;
     int before = -1;
     for (int k = 0; k < num_chosen_; ++k) {
       const int chosen = __shfl_sync(kAll, id_, k);
-      const float best = logits_[chosen];
-      const float total = sum_over_experts([&](int expert, float logit) {
+      const float best = token_.logits[chosen];
+      float total = 0.0f;
+#pragma unroll 1
+      for (int expert = lane_; expert < args_.num_experts; expert += 32) {
+        const float logit = token_.logits[expert];
         const float distance = (best - logit) / fmaxf(fabsf(logit), best);  // NaN (0 / 0) is within the band
-        return expert == before || distance > 2.0f * args_.jitter_epsilon ? 0.0f : softmax_term(logit, best);
-      });
+        const bool counts = !isnan(logit) && expert != before && !(distance > 2.0f * args_.jitter_epsilon);
+        if (counts) total += softmax_term(logit, best);
+      }
+      total = add_up(total);
       if (lane_ == k) weight = 1.0f / total;
       before = chosen;
     }
@@ -265,11 +291,23 @@ class RouterChoice {
   }
 
   const RouterArgs& args_;
-  const float* logits_;
-  float* scores_;
+  const TokenScores& token_;
   int lane_;
   int num_chosen_ = 0;
   int id_ = -1;
+  float logits_[kPerLane];
+  std::uint32_t ranks_[kPerLane];
 };
+
+/// Routes one token on one warp; see RouterChoice::route().
+__device__ inline void route_token(const RouterArgs& args, const TokenScores& token, std::int32_t* ids, float* weights) {
+  if (args.num_experts <= 128) {
+    RouterChoice<4>(args, token).route(ids, weights);
+  } else if (args.num_experts <= 256) {
+    RouterChoice<8>(args, token).route(ids, weights);
+  } else {
+    RouterChoice<GpuRouterLimits::num_experts / 32>(args, token).route(ids, weights);
+  }
+}
 
 }  // namespace flashmoe::cuda_backend

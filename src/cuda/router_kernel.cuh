@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/cluster.cuh"
 #include "cuda/router_args.hpp"
 #include "cuda/router_choice.cuh"
 #include "cuda/router_product.cuh"
@@ -16,7 +17,7 @@ namespace flashmoe::cuda_backend {
 inline constexpr int kRouterParts = 16;
 inline constexpr int kRouterWarps = kRouterThreads / 32;
 
-/// Shared memory of a block: stages of operands, where the tokens' scores lie after the product, then the sums.
+/// Shared memory of a block: stages of operands, where the warps' scratch lies after the product, then the sums.
 template <int kRows, int kNumStages>
 struct RouterTile {
   static constexpr int kStages = kNumStages;
@@ -24,46 +25,11 @@ struct RouterTile {
 
   __host__ __device__ static constexpr int sums_stride(int num_experts) { return num_experts + 4; }
   __host__ __device__ static constexpr int stages_bytes(int num_experts) {
-    const int scores = kRouterWarps * num_experts * static_cast<int>(sizeof(float));
-    return kStages * kStageBytes > scores ? kStages * kStageBytes : scores;
+    const int scratch = kRouterWarps * choice_scratch(num_experts) * static_cast<int>(sizeof(float));
+    return kStages * kStageBytes > scratch ? kStages * kStageBytes : scratch;
   }
   __host__ __device__ static constexpr int shared_bytes(int num_experts) {
     return stages_bytes(num_experts) + kRows * sums_stride(num_experts) * static_cast<int>(sizeof(float));
-  }
-};
-
-struct ClusterPlace {
-  int rank = 0;  ///< of this block in its cluster
-  int size = 1;
-
-  __device__ static ClusterPlace here() {
-    ClusterPlace place;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place.rank));
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(place.size));
-#endif
-    return place;
-  }
-  /// Orders the shared memory of all blocks of the cluster.
-  __device__ static void sync() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-#else
-    __syncthreads();
-#endif
-  }
-  /// *address of block `rank`.
-  __device__ static float load(const float* address, int rank) {
-#if __CUDA_ARCH__ >= 900
-    const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
-    std::uint32_t remote;
-    float value;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
-    return value;
-#else
-    return *address;
-#endif
   }
 };
 
@@ -262,12 +228,12 @@ class RouterBlock {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int rows = kRows / place_.size;
     gather_logits(place_.rank * rows, rows);
-    float* scores = reinterpret_cast<float*>(stages_) + warp * args_.num_experts;
+    auto* scratch = reinterpret_cast<std::uint32_t*>(stages_) + warp * choice_scratch(args_.num_experts);
     for (int row = place_.rank * rows + warp; row < (place_.rank + 1) * rows; row += kRouterWarps) {
       const std::int64_t token = first_token_ + row;
       if (token >= num_tokens_) return;
-      RouterChoice choice(args_, {sums_ + row * stride_, scores});
-      choice.route(args_.topk_ids + token * args_.top_k, args_.topk_weights + token * args_.top_k);
+      route_token(args_, {sums_ + row * stride_, args_.selection_bias, scratch}, args_.topk_ids + token * args_.top_k,
+                  args_.topk_weights + token * args_.top_k);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
+#include "cuda/hopper/router_launch.hpp"
 #include "cuda/router_args.hpp"
 #include "cuda/router_variants.hpp"
 
@@ -69,7 +70,7 @@ unsigned cluster_size(const RouterVariant& variant, int shared_bytes, std::int64
 
 void launch_given_logits(const RouterArgs& args, cudaStream_t stream) {
   constexpr int num_warps = kGivenLogitsThreads / 32;
-  const auto shared_bytes = static_cast<std::size_t>(num_warps * 2 * args.num_experts) * sizeof(float);
+  const auto shared_bytes = static_cast<std::size_t>(num_warps * given_logits_words(args.num_experts)) * sizeof(float);
   const void* kernel = given_logits_kernel();
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
         "cudaFuncSetAttribute");
@@ -87,6 +88,8 @@ void launch_given_logits(const RouterArgs& args, cudaStream_t stream) {
 void launch_router(DType dtype, const RouterArgs& args, cudaStream_t stream) {
   if (args.max_tokens == 0) return;
   if (args.given_logits != nullptr) return launch_given_logits(args, stream);
+  const bool is_half = dtype == DType::bf16 || dtype == DType::fp16;
+  if (is_half && hopper::launch_router(dtype, args, stream)) return;
   const RouterVariants variants = variants_of(dtype);
   const RouterVariant& variant = choose(variants, args);
   const int shared_bytes = variant.shared_bytes(args.num_experts);

@@ -11,7 +11,8 @@ __global__ void __launch_bounds__(kGivenLogitsThreads) router_logits_kernel(cons
   constexpr int num_warps = kGivenLogitsThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  float* logits = reinterpret_cast<float*>(shared) + 2 * warp * args.num_experts;
+  auto* scratch = reinterpret_cast<std::uint32_t*>(shared) + warp * given_logits_words(args.num_experts);
+  float* logits = reinterpret_cast<float*>(scratch + choice_scratch(args.num_experts));
   const std::int64_t num_tokens = args.num_tokens == nullptr ? args.max_tokens : min(*args.num_tokens, args.max_tokens);
   for (std::int64_t token = std::int64_t{blockIdx.x} * num_warps + warp; token < num_tokens;
        token += std::int64_t{gridDim.x} * num_warps) {
@@ -19,8 +20,8 @@ __global__ void __launch_bounds__(kGivenLogitsThreads) router_logits_kernel(cons
       logits[expert] = args.given_logits[token * args.num_experts + expert];
     }
     __syncwarp();
-    RouterChoice choice(args, {logits, logits + args.num_experts});
-    choice.route(args.topk_ids + token * args.top_k, args.topk_weights + token * args.top_k);
+    route_token(args, {logits, args.selection_bias, scratch}, args.topk_ids + token * args.top_k,
+                args.topk_weights + token * args.top_k);
   }
 }
 

@@ -21,7 +21,8 @@ RouterVariants router_variants_fp16();
 RouterVariants router_variants_fp32();
 
 inline constexpr int kGivenLogitsThreads = 256;
-/// Takes 2 * num_experts floats of dynamic shared memory a warp.
+/// Dynamic shared memory of a warp, in words: its scratch and a token's logits.
+constexpr int given_logits_words(int num_experts) { return choice_scratch(num_experts) + (num_experts + 3) / 4 * 4; }
 const void* given_logits_kernel();
 
 }  // namespace flashmoe::cuda_backend

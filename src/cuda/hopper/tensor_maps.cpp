@@ -8,10 +8,7 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-namespace {
-
-/// A row-major matrix of 16-bit elements, in boxes of `box_rows` rows.
-CUtensorMap make_map(DType dtype, const void* data, std::int64_t rows, std::int64_t columns, int box_rows) {
+CUtensorMap make_tensor_map(DType dtype, const void* data, std::int64_t rows, std::int64_t columns, int box_rows) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(columns) * 2};
   const cuuint32_t box[] = {kStageElements, static_cast<cuuint32_t>(box_rows)};
@@ -25,8 +22,6 @@ CUtensorMap make_map(DType dtype, const void* data, std::int64_t rows, std::int6
   return map;
 }
 
-}  // namespace
-
 TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, const WeightsView& weights,
                             const void* intermediate) {
   for (const void* data : {weights.up, weights.down}) {
@@ -36,10 +31,11 @@ TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, co
     }
   }
   const std::int64_t experts = geometry.num_local_experts;
-  return {.up = make_map(problem.dtype, weights.up, experts * problem.up_columns(), geometry.hidden, kTileColumns / 2),
-          .down = make_map(problem.dtype, weights.down, experts * geometry.hidden, geometry.intermediate, kTileColumns),
-          .intermediate = make_map(problem.dtype, intermediate, std::int64_t{geometry.num_m_blocks} * kTileRows,
-                                   geometry.intermediate, kTileRows)};
+  return {.up = make_tensor_map(problem.dtype, weights.up, experts * problem.up_columns(), geometry.hidden,
+                                kTileColumns / 2),
+          .down = make_tensor_map(problem.dtype, weights.down, experts * geometry.hidden, geometry.intermediate, kTileColumns),
+          .intermediate = make_tensor_map(problem.dtype, intermediate, std::int64_t{geometry.num_m_blocks} * kTileRows,
+                                          geometry.intermediate, kTileRows)};
 }
 
 }  // namespace flashmoe::cuda_backend::hopper

@@ -1,13 +1,20 @@
-// Tensor maps of the weights and of the intermediate: how bulk copies address them. Made once a layer.
+// Tensor maps: how bulk copies address a matrix. Those of a layer's weights and intermediate are made once a layer.
 #pragma once
 
 #include <cuda.h>
 
+#include <cstdint>
+
 #include "core/geometry.hpp"
 #include "flashmoe/problem.hpp"
+#include "flashmoe/types.hpp"
 #include "flashmoe/views.hpp"
 
 namespace flashmoe::cuda_backend::hopper {
+
+/// A row-major matrix of bf16 or fp16 in global memory, aligned to 16 bytes, rows a multiple of 16 bytes. Boxes are 64
+/// elements wide and `box_rows` tall, in shared memory 128 bytes a row, swizzled; what they overhang reads as zero.
+CUtensorMap make_tensor_map(DType dtype, const void* data, std::int64_t rows, std::int64_t columns, int box_rows);
 
 /// Kernel parameter. Boxes are 64 elements of k wide; what they overhang reads as zero.
 struct TensorMaps {

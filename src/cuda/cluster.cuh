@@ -1,0 +1,59 @@
+// Blocks of a cluster and their shared memory; before compute capability 9.0 every block is a cluster of its own.
+#pragma once
+
+#include <cstdint>
+
+namespace flashmoe::cuda_backend {
+
+struct ClusterPlace {
+  int rank = 0;  ///< of this block in its cluster
+  int size = 1;
+
+  __device__ static ClusterPlace here() {
+    ClusterPlace place;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place.rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(place.size));
+#endif
+    return place;
+  }
+  /// Orders the shared memory of all blocks of the cluster.
+  __device__ static void sync() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+  }
+  /// *address of block `rank`.
+  __device__ static float load(const float* address, int rank) {
+#if __CUDA_ARCH__ >= 900
+    const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
+    std::uint32_t remote;
+    float value;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
+    return value;
+#else
+    return *address;
+#endif
+  }
+  /// Four floats at a multiple of 16 bytes.
+  __device__ static float4 load(const float4* address, int rank) {
+#if __CUDA_ARCH__ >= 900
+    const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
+    std::uint32_t remote;
+    float4 value;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(remote)
+                 : "memory");
+    return value;
+#else
+    return *address;
+#endif
+  }
+};
+
+}  // namespace flashmoe::cuda_backend
