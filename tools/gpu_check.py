@@ -195,10 +195,21 @@ class Check:
             command = [self.program("small_shapes_test"), f"--gtest_filter={filters}", "--gtest_fail_fast"]
             code, text, run = self.gtest(f"{tool}-{ranks}{engine}", command, timeout=150, launcher=launcher,
                                          FLASHMOE_ENGINE=engine)
-            # memcheck and synccheck: ERROR SUMMARY: 0 errors; racecheck: 0 hazards displayed (0 errors, 0 warnings)
-            found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
-            run["sanitizer_findings"] = int(found.group(1)) if found else None
-            self.note(run, code, code == 0 and run["sanitizer_findings"] == 0)
+            self.note_findings(code, text, run)
+        for tool in self.arguments.sanitizers:
+            launcher = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
+            command = [self.program("router_test"), "--gtest_filter=*counts*:*graph*:*unusual*"]
+            code, text, run = self.gtest(f"{tool}-router", command, timeout=150, launcher=launcher)
+            self.note_findings(code, text, run)
+
+    def note_findings(self, code, text, run):
+        # memcheck and synccheck: ERROR SUMMARY: 0 errors; racecheck: 0 hazards displayed (0 errors, 0 warnings)
+        found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
+        run["sanitizer_findings"] = int(found.group(1)) if found else None
+        clean = code == 0 and run["sanitizer_findings"] == 0
+        self.note(run, code, clean)
+        if not clean:  # the first finding
+            print("\n".join([line for line in text.splitlines() if line.startswith("=========")][:16]), flush=True)
 
     def python(self):
         """The package's tests on GPU tensors, by the python3 that runs this and its torch."""
