@@ -21,7 +21,7 @@ constexpr int choice_scratch(int num_experts) { return num_experts < 96 ? 96 : (
 
 /// All pointers are device memory of the launching device.
 struct RouterArgs {
-  const void* x = nullptr;                  ///< [num_tokens][hidden] of the launch's dtype, 16-byte aligned
+  const void* x = nullptr;                  ///< [max_tokens][hidden] of the launch's dtype, 16-byte aligned
   const void* gate = nullptr;               ///< [num_experts][hidden] of the same dtype, 16-byte aligned
   const float* gate_bias = nullptr;         ///< [num_experts] or null, added to the logits
   const float* selection_bias = nullptr;    ///< [num_experts] or null, see route_logits()
@@ -43,8 +43,9 @@ struct RouterArgs {
 };
 
 /// One launch on `stream`; nothing where max_tokens is 0. dtype: bf16, fp16, or fp32 (tf32 layers store fp32, and route in
-/// fp32). A logit is the sum over 16 parts of hidden, each in fp32 in order of k, two by two and then in order: its
-/// bits depend on the token's row alone, not on the batch. Capturable.
+/// fp32). A logit is the sum over parts of hidden, each in fp32 in order of k: bf16 and fp16 on Hopper have 8 parts and add
+/// them as a binary tree, everything else has 16 and adds them two by two and then in order. Its bits depend on the token's
+/// row and the kind of GPU alone, not on the batch. Capturable. Rows of x from num_tokens to max_tokens may be read.
 /// Throws CudaError when the launch is refused.
 void launch_router(DType dtype, const RouterArgs& args, cudaStream_t stream);
 
