@@ -18,8 +18,9 @@ namespace {
 
 /// The object of a file whose "schema" is `schema` and whose "rows" are objects.
 nlohmann::json read_rows_file(const std::filesystem::path& path, const std::string& schema) {
+  std::error_code ignored;
   std::ifstream stream(path, std::ios::binary);
-  if (!stream)
+  if (!stream || std::filesystem::is_directory(path, ignored))
     throw InvalidArgument(fmt::format("{} cannot be read: give a JSON file of schema {}", path.string(), schema));
   const std::string text(std::istreambuf_iterator<char>(stream), {});
   nlohmann::json json = parse_json(text, path.string());
@@ -39,6 +40,22 @@ nlohmann::json read_rows_file(const std::filesystem::path& path, const std::stri
   return json;
 }
 
+/// Refuses a row that names no case or no time of another system.
+void check_measured(const nlohmann::json& row, const std::string& file) {
+  const auto require = [&](const char* key, const char* wanted, bool right) {
+    if (right) return;
+    throw InvalidArgument(fmt::format("{}: \"{}\" of every row must be {}, got {}: correct the file", file, key, wanted,
+                                      row.contains(key) ? describe(row[key]) : "none"));
+  };
+  const auto whole = [&](const char* key) { return row.contains(key) && row[key].is_number_integer() && row[key] >= 0; };
+  for (const char* key : {"model", "dtype", "routing"}) {
+    require(key, "a string", row.contains(key) && row[key].is_string());
+  }
+  for (const char* key : {"tokens_per_rank", "num_ranks"}) require(key, "a whole number", whole(key));
+  const bool timed = row.contains("latency_us") && row["latency_us"].is_number() && row["latency_us"] > 0;
+  require("latency_us", "a number above 0", timed);
+}
+
 }  // namespace
 
 BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, bool resume)
@@ -51,6 +68,9 @@ BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, bool res
     throw InvalidArgument(fmt::format("output ({}) must lie in an existing folder", path_.string()));
   }
   if (!std::filesystem::exists(path_, ignored)) return;
+  if (std::filesystem::is_directory(path_, ignored)) {
+    throw InvalidArgument(fmt::format("output ({}) is a folder: name a file in it", path_.string()));
+  }
   if (!resume) {
     throw InvalidArgument(
         fmt::format("output ({}) exists: give --continue to add what is missing, or another name", path_.string()));
@@ -103,6 +123,7 @@ Baselines::Baselines(const std::vector<std::string>& files) {
         throw InvalidArgument(fmt::format("{} must name its \"{}\": add a string", file, key));
       }
     }
+    for (const nlohmann::json& row : json["rows"]) check_measured(row, file);
   }
 }
 
@@ -110,9 +131,9 @@ nlohmann::json Baselines::of(const nlohmann::json& row) const {
   nlohmann::json found = nlohmann::json::object();
   for (const nlohmann::json& file : files_) {
     for (const nlohmann::json& theirs : file["rows"]) {
-      bool same = theirs.contains("latency_us");
+      bool same = true;
       for (const char* key : {"model", "tokens_per_rank", "num_ranks", "dtype", "routing"}) {
-        same = same && theirs.contains(key) && theirs[key] == row[key];
+        same = same && theirs[key] == row[key];
       }
       if (same) found[file["name"].get<std::string>()] = theirs["latency_us"];
     }

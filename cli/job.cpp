@@ -12,6 +12,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "api/group_state.hpp"
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 
@@ -27,9 +28,10 @@ void choose_layer(const Options& options, Job& job) {
   if (!options.checkpoint.empty()) ways.emplace_back("--checkpoint");
   if (options.hidden || options.intermediate || options.experts || options.top_k) ways.emplace_back("--hidden ...");
   if (ways.size() != 1) {
-    throw InvalidArgument(fmt::format("the layer must be named in one way, got {}: give --preset NAME, --config FILE, "
-                                      "--checkpoint DIR --layer N, or --hidden H --intermediate I --experts E --top-k K",
-                                      ways.empty() ? "none" : fmt::format("{}", fmt::join(ways, " and "))));
+    throw InvalidArgument(fmt::format("the layer must be named in one way, got {}: give --preset NAME, {}or --hidden H "
+                                      "--intermediate I --experts E --top-k K",
+                                      ways.empty() ? "none" : fmt::format("{}", fmt::join(ways, " and ")),
+                                      options.from_files ? "--config FILE, --checkpoint DIR --layer N, " : ""));
   }
   const bool custom = ways.front() == "--hidden ...";
   if (options.checkpoint.empty() == options.layer.has_value()) {
@@ -216,6 +218,7 @@ Job make_job(const Options& options, int num_cores) {
   job.verify_tokens = options.verify_tokens;
   job.output = options.output;
   check_output(job.output);
+  check_options(options.ranks, job.group);
   return job;
 }
 

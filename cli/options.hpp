@@ -15,6 +15,7 @@ namespace flashmoe::cli {
 
 struct Options {
   // Which layer: a preset, a config, a layer of a checkpoint, or its sizes.
+  bool from_files = true;  ///< the command takes --config and --checkpoint
   std::string preset;
   std::string config;
   std::string checkpoint;

@@ -64,9 +64,16 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _view_of_torch(tensor: Any) -> View:
-    name = str(tensor.dtype).removeprefix("torch.")
-    return View(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), _TORCH_DTYPES.get(name, name),
+def _view_of_torch(tensor: Any, name: str) -> View:
+    layout = str(tensor.layout).removeprefix("torch.")
+    if layout != "strided":
+        raise errors.InvalidArgument(f"{name} is a tensor of layout {layout}, wanted a dense one: call to_dense()")
+    if tensor.is_neg():
+        raise errors.InvalidArgument(f"{name} is a negative view, whose memory has the other sign: call resolve_neg()")
+    if tensor.is_conj():
+        raise errors.InvalidArgument(f"{name} is a conjugate view, whose memory has the other sign: call resolve_conj()")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return View(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), _TORCH_DTYPES.get(dtype, dtype),
                 tensor.device.type, tensor.device.index or 0, tensor)
 
 
@@ -85,9 +92,11 @@ def _view_of_dlpack(tensor: Any, name: str) -> View:
 
 
 def view(tensor: Any, name: str) -> View:
-    """A tensor's memory. Raises InvalidDType for an object that is no tensor."""
+    """A tensor's memory. Raises InvalidDType for an object that is no tensor, InvalidArgument for one whose memory does
+    not hold its elements.
+    """
     if is_torch(tensor):
-        return _view_of_torch(tensor)
+        return _view_of_torch(tensor, name)
     if hasattr(tensor, "__dlpack__"):
         return _view_of_dlpack(tensor, name)
     raise errors.InvalidDType(

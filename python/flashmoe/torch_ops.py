@@ -251,6 +251,8 @@ def _fused_moe(
     gated: bool, weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
 ) -> torch.Tensor:
     place = tensors.view(hidden_states, "hidden_states").place
+    for name, weights in (("w13", w13), ("w2", w2)):
+        tensors.view(weights, name)  # refused by the name that it has here
     dtype = layer_dtype(hidden_states.dtype, place, "dtype of hidden_states")
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     num_tokens, hidden = hidden_states.shape

@@ -28,23 +28,6 @@ void require_seconds(const char* name, double got, const char* after_which) {
                                     kLongestDeadline, after_which));
 }
 
-void check_options(int num_ranks, const GroupOptions& options) {
-  if (num_ranks < 1 || num_ranks > Limits::num_ranks) {
-    throw InvalidArgument(fmt::format("num_ranks ({}) must be between 1 and {}: give the number of ranks of the group",
-                                      num_ranks, Limits::num_ranks));
-  }
-  check_backend(options.backend);
-  if (options.engine != EngineKind::automatic && options.backend == BackendKind::cpu) {
-    throw InvalidArgument(fmt::format("engine ({}) must be automatic on backend cpu, which has one: use backend cuda",
-                                      to_string(options.engine)));
-  }
-  require_seconds("deadline_seconds", options.deadline_seconds, "a call in which nothing happens has failed");
-  require_seconds("meeting_seconds", options.meeting_seconds, "a process that has not come is missed");
-  require_count("num_dispatchers", options.num_dispatchers, 1, kMostActors);
-  require_count("num_processors", options.num_processors, 1, kMostActors);
-  require_count("num_threads", options.num_threads, 0, kMostThreads);
-}
-
 /// "hidden is 64 on rank 0 and 128 on rank 1" for the first field in which they differ.
 std::string describe_difference(const Problem& a, int rank_a, const Problem& b, int rank_b) {
   std::istringstream fields_a(to_string(a));
@@ -61,6 +44,23 @@ std::string describe_difference(const Problem& a, int rank_a, const Problem& b, 
 }
 
 }  // namespace
+
+void check_options(int num_ranks, const GroupOptions& options) {
+  if (num_ranks < 1 || num_ranks > Limits::num_ranks) {
+    throw InvalidArgument(fmt::format("num_ranks ({}) must be between 1 and {}: give the number of ranks of the group",
+                                      num_ranks, Limits::num_ranks));
+  }
+  check_backend(options.backend);
+  if (options.engine != EngineKind::automatic && options.backend == BackendKind::cpu) {
+    throw InvalidArgument(fmt::format("engine ({}) must be automatic on backend cpu, which has one: use backend cuda",
+                                      to_string(options.engine)));
+  }
+  require_seconds("deadline_seconds", options.deadline_seconds, "a call in which nothing happens has failed");
+  require_seconds("meeting_seconds", options.meeting_seconds, "a process that has not come is missed");
+  require_count("num_dispatchers", options.num_dispatchers, 1, kMostActors);
+  require_count("num_processors", options.num_processors, 1, kMostActors);
+  require_count("num_threads", options.num_threads, 0, kMostThreads);
+}
 
 GroupState::GroupState(int num_ranks, const GroupOptions& options) : num_ranks_(num_ranks), options_(options) {
   check_options(num_ranks, options);

@@ -42,6 +42,9 @@ class GroupState {
   std::unique_ptr<Backend> backend_;  // an implementation's constructor makes it
 };
 
+/// Throws InvalidArgument, in one sentence, for options or a number of ranks out of range.
+void check_options(int num_ranks, const GroupOptions& options);
+
 /// Throws FabricError, naming the first field that differs, unless two ranks give layer `layer_id` the same problem.
 void require_same(std::uint64_t layer_id, const Problem& a, int rank_a, const Problem& b, int rank_b);
 

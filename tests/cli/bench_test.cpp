@@ -179,6 +179,43 @@ TEST(CliBench, measurements_of_other_systems_stand_beside_ours) {
   EXPECT_THAT(flashmoe(sweep).out, testing::ContainsRegex("12.5 \\([0-9.]+ x ours\\)"));
 }
 
+TEST(CliBench, measurements_that_say_nothing_are_refused) {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& rows) {
+    const std::string file = written(folder / "other.json", R"({"schema": "baseline", "name": "other", "card": "H200", "rows": [)" + rows + "]}");
+    const Outcome outcome = flashmoe(kSmall + "--ranks 2 --tokens 16 --baselines " + file);
+    EXPECT_EQ(outcome.exit_code, 2) << rows;
+    EXPECT_EQ(outcome.out, "") << rows;
+    return outcome.err;
+  };
+  const std::string start = R"({"model": "custom", "num_ranks": 2, "dtype": "bf16", "routing": "uniform")";
+  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": 16})"), HasSubstr(R"("latency_us" of every row must be a number above 0, got none)"));
+  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": 16, "latency_us": -5})"), HasSubstr("got -5: correct the file"));
+  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": "a", "latency_us": 5})"), HasSubstr(R"("tokens_per_rank" of every row must be a whole number)"));
+  EXPECT_THAT(refused("7"), HasSubstr("every row must be an object"));
+}
+
+TEST(CliBench, folders_are_no_files) {
+  const TempFolder folder;
+  const std::string path = (folder / "").string();
+  for (const std::string& flags : {"--baselines " + path, "--output " + path, "--continue --output " + path}) {
+    const Outcome outcome = flashmoe(kSmall + "--ranks 2 --tokens 16 " + flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags;
+    EXPECT_THAT(outcome.err, testing::AnyOf(HasSubstr("cannot be read: give a JSON file"), HasSubstr("is a folder"))) << flags;
+  }
+}
+
+TEST(CliBench, deadlines_and_layers_are_looked_at_before_anything_is_measured) {
+  for (const std::string deadline : {"-1", "0", "nan"}) {
+    const Outcome outcome = flashmoe(kSmall + "--tokens 16 --deadline " + deadline);
+    EXPECT_EQ(outcome.exit_code, 2) << deadline;
+    EXPECT_THAT(outcome.err, HasSubstr("deadline_seconds")) << deadline;
+  }
+  const Outcome outcome = flashmoe("bench --backend cpu");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("give --preset NAME, or --hidden H"));
+}
+
 TEST(CliBench, a_system_that_cannot_be_timed_here_leaves_its_reason_in_the_row_and_the_run_goes_on) {
   const TempFolder folder;
   const std::string path = (folder / "sweep.json").string();

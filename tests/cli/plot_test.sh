@@ -21,9 +21,15 @@ expect() {  # description, status wanted, pattern wanted on stderr, command...
 
 echo '{"schema": "other"}' >"$work/other.json"
 echo 'no JSON' >"$work/text.json"
+echo '{"schema": "baseline", "rows": []}' >"$work/nameless.json"
+echo '{"schema": "bench", "rows": [3]}' >"$work/rows.json"
+echo '{"schema": "bench", "rows": [{"latency_us": "soon"}]}' >"$work/times.json"
 # shellcheck disable=SC2086  # $plot is a command and its arguments
 {
   expect "another schema is refused" 2 "must have a schema of bench, trace, baseline, got 'other': give another file" $plot "$work/other.json"
+  expect "a system without a name is refused" 2 'must have a string "name"' $plot "$work/nameless.json"
+  expect "rows that are none are refused" 2 'must have an array of objects "rows"' $plot "$work/rows.json"
+  expect "a time that is none is refused" 2 "latency_us must be a number, got 'soon'" $plot "$work/times.json"
   expect "what is no JSON is refused" 2 "cannot be read as JSON" $plot "$work/text.json"
   expect "a file that is missing is refused" 2 "cannot be read as JSON" $plot "$work/missing.json"
   expect "an unknown format is refused" 2 "format (gif) must be svg, png or svg,png" $plot --format gif

@@ -38,6 +38,14 @@ def read_file(path):
     schema = content.get("schema")
     if schema not in DRAWN_SCHEMAS:
         raise BadInput(f"{path} must have a schema of {', '.join(DRAWN_SCHEMAS)}, got {schema!r}: give another file")
+    if schema == "baseline" and not isinstance(content.get("name"), str):
+        raise BadInput(f"{path} must have a string \"name\", the system's: add it")
+    rows = content.get("rows", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadInput(f"{path} must have an array of objects \"rows\": give another file")
+    for row in rows:
+        if not isinstance(row.get("latency_us", 0.0), (int, float)):
+            raise BadInput(f"{path}: latency_us must be a number, got {row['latency_us']!r}: correct the file")
     return content
 
 

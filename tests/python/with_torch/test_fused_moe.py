@@ -234,6 +234,8 @@ def test_gradients_are_refused():
     (dict(hidden_states=torch.randn(TOKENS, HIDDEN + 1)), ValueError, "hidden_states"),
     (dict(hidden_states=torch.randn(TOKENS, 2 * HIDDEN)[:, ::2]), ValueError, "contiguous"),
     (dict(hidden_states=torch.randn(HIDDEN)), ValueError, "hidden_states"),
+    (dict(hidden_states=torch.randn(TOKENS, HIDDEN).to_sparse()), ValueError, "layout sparse_coo, wanted a dense one"),
+    (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN).to_sparse()), ValueError, "w13 is a tensor of layout"),
     (dict(hidden_states=torch.ones(TOKENS, HIDDEN, dtype=torch.int32)), TypeError, "hidden_states"),
     (dict(topk_ids=torch.zeros(TOKENS, TOP_K)), TypeError, "topk_ids"),
     (dict(topk_ids=torch.zeros(TOKENS, TOP_K + 1, dtype=torch.int32)), ValueError, "shape"),
@@ -312,3 +314,17 @@ def test_compiled_equals_eager(hidden):  # COMPILE1
     for tokens in (8, 3, 1):
         x = torch.randn(tokens, hidden)
         assert torch.equal(compiled(x), block(x))
+
+
+def test_negative_views_are_not_read_as_they_lie(is_one_sentence):
+    x, w13, w2, topk_weights, topk_ids = make()
+    layer = flashmoe.Layer(flashmoe.Problem(hidden=HIDDEN, intermediate=INTERMEDIATE, num_experts=EXPERTS, top_k=TOP_K,
+                                            max_tokens=TOKENS, dtype="fp32"), w13, w2)
+    with pytest.raises(flashmoe.InvalidArgument, match="x is a negative view.*resolve_neg") as caught:
+        layer.forward(torch._neg_view(x), topk_weights, topk_ids)
+    assert is_one_sentence(str(caught.value))
+    logits = torch.randn(TOKENS, EXPERTS)
+    for ours, theirs in zip(flashmoe.route(torch._neg_view(logits), TOP_K), flashmoe.route(-logits, TOP_K)):
+        assert torch.equal(ours, theirs)
+    good = dict(w13=w13, w2=w2, topk_weights=topk_weights, topk_ids=topk_ids, gate_up_order="gate_up")
+    assert torch.equal(flashmoe.fused_moe(torch._neg_view(x), **good), flashmoe.fused_moe(-x, **good))
