@@ -1,6 +1,6 @@
-// Completion: what follows from a finished tile: an up tile counts for the down tasks that wait for it, the last down tile
-// of an m-block adds to the result counters and retires its rows. The tail of a processor, apart because an engine that
-// overlaps tiles lets other threads do it.
+// Completion: what follows from a finished task: an up tile counts for the down tasks that wait for it, the last down
+// tile of an m-block adds to the result counters and retires its rows. The tail of a processor, apart because an engine
+// that overlaps tiles lets other threads do it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Scheduler: cuts m-blocks from landed rows, grants them a place in the intermediate ring, and publishes their up tasks,
-// then their down tasks some way behind: processors that take those early wait for the up tiles. One a rank.
+// Scheduler: cuts m-blocks from landed rows, grants them a place in the intermediate ring, and publishes their up
+// tasks, then their down tasks some way behind: processors that take those early wait for the up tiles. One a rank.
 //
 // An m-block is cut when an expert has a full tile of landed rows; a smaller one when no source can add to it soon:
 // all rows of its wave have landed everywhere, or nothing else is left to do while a source is late. So a late rank

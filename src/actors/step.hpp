@@ -53,10 +53,11 @@ constexpr std::string_view to_string(Actor actor) {
 }
 
 constexpr std::string_view to_string(SignalKind kind) {
-  constexpr std::string_view names[] = {"rank_failed", "wrong_id", "wrong_count", "wrong_layer",  "wrong_plan",   "header",  "ids",
-                                        "list",      "arrival",      "row_lines",    "consumed", "result_count",
-                                        "result_lines", "planned",   "placed",       "pushed",   "combined", "landed",
-                                        "stored",    "task",     "none"};
+  constexpr std::string_view names[] = {
+      "rank_failed", "wrong_id",  "wrong_count", "wrong_layer",  "wrong_plan",   "header",  "ids",
+      "list",        "arrival",   "row_lines",   "consumed",     "result_count", "result_lines",
+      "planned",     "placed",    "pushed",      "combined",     "landed",       "stored",  "task",
+      "none"};
   return names[static_cast<int>(kind)];
 }
 

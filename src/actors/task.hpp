@@ -1,5 +1,6 @@
-// What processors do: a task is a tile of work, or a few side by side. The rows of an up task are there when it is published; a down task is
-// published before its m-block's up tiles are stored, behind them in the ring, and whoever takes it waits for them.
+// What processors do: a task is a tile of work, or a few side by side. The rows of an up task are there when it is
+// published; a down task is published before its m-block's up tiles are stored, behind their tasks in the ring, and
+// whoever takes it waits for them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The queue of tasks: scheduler and completions publish batches, processors take the tasks of all batches in order, each
-// task once. A batch is one word, so a few hundred tasks cost what one costs, and nobody gives anything back.
+// The queue of tasks: scheduler and completions publish batches, processors take the tasks of all batches in order,
+// each task once. A batch is one word, so a few hundred tasks cost what one costs, and nobody gives anything back.
 #pragma once
 
 #include <cstdint>
