@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
@@ -131,6 +132,75 @@ TEST(CAbi, init_writes_no_more_than_the_callers_struct) {
   EXPECT_EQ(reinterpret_cast<flashmoe_problem*>(memory.data())->struct_size, known);
   EXPECT_THAT(std::vector<int>(memory.begin() + known, memory.end()), testing::Each(0xab));
   flashmoe_problem_init_sized(nullptr, known);
+}
+
+/// A struct as a header had it that ended before the member at `known`: poison lies where that member is now.
+template <class T>
+void make_older(T& value, std::size_t known) {
+  auto* bytes = reinterpret_cast<unsigned char*>(&value);
+  std::fill(bytes + known, bytes + sizeof value, 0xab);
+  value.struct_size = known;
+}
+template <class T>
+void expect_untouched(const T& value, std::size_t known) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
+  EXPECT_EQ(value.struct_size, known);
+  EXPECT_THAT(std::vector<int>(bytes + known, bytes + sizeof value), testing::Each(0xab));
+}
+
+TEST(CAbi, a_program_of_older_headers_runs_a_layer_and_a_router) {
+  const Problem problem = small_problem(1);
+  const test::DenseExperts experts(problem, 5);
+  const LocalWeights weights(problem, experts, 0);
+  const flashmoe_problem c_problem = to_c(problem);
+  const flashmoe_weights c_weights = make_weights(weights);
+  flashmoe_group_options options;
+  flashmoe_group_options_init(&options);
+  make_older(options, offsetof(flashmoe_group_options, first_device));
+  flashmoe_group* group = nullptr;
+  flashmoe_layer* layer = nullptr;
+  ASSERT_EQ(flashmoe_group_create_local(1, &options, &group), FLASHMOE_OK) << flashmoe_last_error();
+  ASSERT_EQ(flashmoe_layer_create(group, 0, &c_problem, &c_weights, 0, &layer), FLASHMOE_OK) << flashmoe_last_error();
+
+  Batch batch = test::make_batch(problem, 9, 1, test::Routing::any);
+  flashmoe_call call = make_call(batch);
+  make_older(call, offsetof(flashmoe_call, stream));
+  flashmoe_call_stats stats;
+  flashmoe_call_stats_init(&stats);
+  make_older(stats, offsetof(flashmoe_call_stats, dispatch_us));
+  ASSERT_EQ(flashmoe_layer_forward(layer, &call, &stats), FLASHMOE_OK) << flashmoe_last_error();
+  expect_untouched(stats, offsetof(flashmoe_call_stats, dispatch_us));
+  EXPECT_EQ(stats.wire_form, FLASHMOE_WIRE_LINED);
+  const auto wanted = reference::layer(problem, experts, batch.x_view(), batch.routing());
+  EXPECT_LE(reference::relative_l2(batch.output(problem), wanted), test::tolerance(problem.dtype));
+  flashmoe_layer_info info;
+  flashmoe_layer_info_init(&info);
+  make_older(info, offsetof(flashmoe_layer_info, device));
+  ASSERT_EQ(flashmoe_layer_get_info(layer, &info), FLASHMOE_OK);
+  expect_untouched(info, offsetof(flashmoe_layer_info, device));
+  EXPECT_GT(info.heap_bytes, 0u);
+  flashmoe_layer_destroy(layer);
+  flashmoe_group_destroy(group);
+
+  flashmoe_router_config config;
+  flashmoe_router_config_init(&config);
+  config.num_experts = 3;
+  config.top_k = 1;
+  make_older(config, offsetof(flashmoe_router_config, jitter_epsilon));
+  flashmoe_router_parameters parameters;
+  flashmoe_router_parameters_init(&parameters);
+  const float gate[] = {1, 0, 0, 3, -1, 0};  // [3][2]
+  parameters.hidden = 2;
+  parameters.weight = gate;
+  make_older(parameters, offsetof(flashmoe_router_parameters, weight_dtype));
+  flashmoe_router* router = nullptr;
+  ASSERT_EQ(flashmoe_router_create(&config, &parameters, &router), FLASHMOE_OK) << flashmoe_last_error();
+  const float x[] = {1, 1};
+  std::int32_t id = -1;
+  float weight = 0;
+  ASSERT_EQ(flashmoe_router_route(router, FLASHMOE_FP32, x, 1, &id, &weight, nullptr), FLASHMOE_OK) << flashmoe_last_error();
+  EXPECT_EQ(id, 1);
+  flashmoe_router_destroy(router);
 }
 
 TEST(CAbi, versions_are_compared) {
