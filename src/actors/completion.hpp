@@ -30,8 +30,17 @@ class Completion {
   /// True when the task has no more consequences to take care of.
   FLASHMOE_HD bool idle() const { return !retiring_; }
 
-  /// One bounded piece of what is left: a wave's rows of the finished m-block. Requires !idle().
-  FLASHMOE_HD void step(const Group& group) { retire(group); }
+  /// One bounded piece of what is left: retires the finished m-block's rows of one wave; after the last gives its place
+  /// back. Requires !idle().
+  FLASHMOE_HD void step(const Group& group) {
+    MBlock& block = call_.m_block(task_.index);
+    if (segment_ == block.num_segments) {
+      release(group, block);
+      retiring_ = false;
+    } else {
+      retire(group, block, block.segments[segment_++]);
+    }
+  }
 
  private:
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
@@ -52,7 +61,8 @@ class Completion {
 
   FLASHMOE_HD void finish_down(const Group& group) {
     MBlock& block = call_.m_block(task_.index);
-    if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, static_cast<std::uint32_t>(geometry().num_down_tiles()))) return;
+    const auto wanted = static_cast<std::uint32_t>(geometry().num_down_tiles());
+    if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, wanted)) return;
     if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
     segment_ = 0;
     retiring_ = true;
@@ -91,15 +101,7 @@ class Completion {
     return static_cast<int>(return_row) / geometry().top_k / geometry().token_block;
   }
 
-  /// Retires the finished block's rows wave by wave, then gives its ring place back.
-  FLASHMOE_HD void retire(const Group& group) {
-    MBlock& block = call_.m_block(task_.index);
-    if (segment_ == block.num_segments) {
-      release(group, block);
-      retiring_ = false;
-      return;
-    }
-    const Segment& rows = block.segments[segment_++];
+  FLASHMOE_HD void retire(const Group& group, MBlock& block, const Segment& rows) {
     WaveSlot& wave = call_.wave(static_cast<int>(rows.wave_slot));
     if (!completes(group, &wave.retired, std::uint64_t{rows.count}, std::uint64_t{wave.num_entries})) return;
     if (!call_.pre_reduced()) {

@@ -51,27 +51,28 @@ FLASHMOE_HD inline void tally(T* counter, T amount) {
   detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
 }
 
+/// Takes the next of numbers that several actors share out, within the rank. Memory ordering: relaxed; a number says
+/// nothing about memory.
+template <class T>
+FLASHMOE_HD inline T draw(T* counter) {
+  return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(1, cuda::memory_order_relaxed);
+}
+
+/// Replaces the value by next(value) in one step, within the rank, and returns the value before. Memory ordering: as draw().
+template <class T, class Next>
+FLASHMOE_HD inline T draw(T* counter, const Next& next) {
+  detail::AtomicRef<Scope::device, T> shared(*counter);
+  T before = shared.load(cuda::memory_order_relaxed);
+  while (!shared.compare_exchange_weak(before, next(before), cuda::memory_order_relaxed)) {
+  }
+  return before;
+}
+
 /// Replaces the value of a counter that one actor owns; others observe it.
 /// Memory ordering: release, within the rank.
 template <class T>
 FLASHMOE_HD inline void publish(T* counter, T value) {
   detail::AtomicRef<Scope::device, T>(*counter).store(value, cuda::memory_order_release);
-}
-
-/// observe() of several counters of this rank, with one fence on the GPU. Null pointers are passed over.
-template <int count, class T>
-FLASHMOE_HD inline void observe_all(T* const (&counters)[count], T (&values)[count]) {
-#if defined(__CUDA_ARCH__)
-  FLASHMOE_UNROLL
-  for (int i = 0; i < count; ++i) {
-    if (counters[i] != nullptr) values[i] = peek(counters[i]);
-  }
-  cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_device);
-#else
-  for (int i = 0; i < count; ++i) {
-    if (counters[i] != nullptr) values[i] = observe<Scope::device>(counters[i]);
-  }
-#endif
 }
 
 /// publish() of several counters, with one fence on the GPU. Null pointers are passed over.

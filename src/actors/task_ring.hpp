@@ -7,6 +7,7 @@
 #include "actors/group.hpp"
 #include "actors/signal.hpp"
 #include "actors/task.hpp"
+#include "flashmoe/problem.hpp"
 
 namespace flashmoe {
 
@@ -92,10 +93,7 @@ class TaskRing {
   }
 
   /// A ticket to take. The caller must try to find its task until it succeeds.
-  FLASHMOE_HD std::uint32_t claim() const {
-    return detail::AtomicRef<Scope::device, std::uint32_t>(state_->next_take)
-        .fetch_add(1, cuda::memory_order_relaxed);
-  }
+  FLASHMOE_HD std::uint32_t claim() const { return draw(&state_->next_take); }
 
   /// Where the epoch's first task will be.
   FLASHMOE_HD TaskCursor first() const { return cursor_of(state_->begun); }
@@ -134,6 +132,8 @@ class TaskRing {
   FLASHMOE_HD std::uint64_t& cell_of(std::uint32_t batch) const { return cells_[batch & (capacity_ - 1)]; }
 
   // A cell: first ticket, then 2 bits of kind, 12 of index, 18 of size.
+  static_assert(Limits::num_ranks * Limits::wave_ring <= 1 << 12);  // wave slots; rings of m-blocks have up to 512 places
+  static_assert(Limits::wave_tokens / kReduceSlots < 1 << 18);
   FLASHMOE_HD static std::uint64_t encode(std::uint32_t ticket, const TaskBatch& batch) {
     const std::uint32_t what = static_cast<std::uint32_t>(batch.kind) | batch.index << 2 | batch.size << 14;
     return std::uint64_t{what} << 32 | ticket;
@@ -145,14 +145,10 @@ class TaskRing {
 
   /// Both halves at once, so that batches and their tickets have one order; a carry must not cross.
   FLASHMOE_HD std::uint64_t reserve(std::uint32_t batches, std::uint32_t tickets) const {
-    detail::AtomicRef<Scope::device, std::uint64_t> published(state_->published);
-    std::uint64_t before = published.load(cuda::memory_order_relaxed);
-    std::uint64_t after;
-    do {
+    return draw(&state_->published, [&](std::uint64_t before) {
       const TaskCursor next = cursor_of(before);
-      after = std::uint64_t{next.batch + batches} << 32 | (next.ticket + tickets);
-    } while (!published.compare_exchange_weak(before, after, cuda::memory_order_relaxed));
-    return before;
+      return std::uint64_t{next.batch + batches} << 32 | (next.ticket + tickets);
+    });
   }
 
   TaskRingState* state_;

@@ -28,11 +28,8 @@ struct ClusterPlace {
   /// *address of block `rank`.
   __device__ static float load(const float* address, int rank) {
 #if __CUDA_ARCH__ >= 900
-    const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
-    std::uint32_t remote;
     float value;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there(address, rank)) : "memory");
     return value;
 #else
     return *address;
@@ -41,19 +38,27 @@ struct ClusterPlace {
   /// Four floats at a multiple of 16 bytes.
   __device__ static float4 load(const float4* address, int rank) {
 #if __CUDA_ARCH__ >= 900
-    const auto local = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
-    std::uint32_t remote;
     float4 value;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(remote)
+                 : "r"(there(address, rank))
                  : "memory");
     return value;
 #else
     return *address;
 #endif
   }
+
+ private:
+#if __CUDA_ARCH__ >= 900
+  /// Where block `rank` has what lies at `address` of this block's shared memory.
+  __device__ static std::uint32_t there(const void* address, int rank) {
+    const auto here = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
+    std::uint32_t remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(here), "r"(rank));
+    return remote;
+  }
+#endif
 };
 
 }  // namespace flashmoe::cuda_backend

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
@@ -16,6 +15,7 @@
 #include "support/batch.hpp"
 #include "support/local_weights.hpp"
 #include "support/temp_folder.hpp"
+#include "unit/c_calls.hpp"
 #include "unit/problem_rules.hpp"
 
 namespace flashmoe {
@@ -23,40 +23,12 @@ namespace {
 
 using test::Batch;
 using test::LocalWeights;
+using test::expect_failure;
+using test::make_call;
+using test::make_weights;
+using test::OneLayer;
+using test::small_problem;
 using testing::HasSubstr;
-
-/// Expects `status` to be an error of that kind whose sentence contains `message`.
-void expect_failure(flashmoe_status status, flashmoe_status wanted, const std::string& message) {
-  EXPECT_EQ(status, wanted) << flashmoe_status_name(status);
-  EXPECT_THAT(flashmoe_last_error(), HasSubstr(message));
-}
-
-Problem small_problem(int num_ranks) {
-  return {.num_ranks = num_ranks, .hidden = 32, .intermediate = 24, .num_experts = 4, .top_k = 2, .max_tokens = 20,
-          .dtype = DType::fp32, .up_bias = true, .down_bias = true};
-}
-
-flashmoe_call make_call(Batch& batch) {
-  flashmoe_call call;
-  flashmoe_call_init(&call);
-  call.num_tokens = batch.num_tokens;
-  call.x = batch.x.data();
-  call.topk_ids = batch.topk_ids.data();
-  call.topk_weights = batch.topk_weights.data();
-  call.y = batch.y.data();
-  return call;
-}
-
-flashmoe_weights make_weights(const LocalWeights& weights) {
-  flashmoe_weights c;
-  flashmoe_weights_init(&c);
-  const WeightsView view = weights.view();
-  c.up = view.up;
-  c.down = view.down;
-  c.up_bias = view.up_bias;
-  c.down_bias = view.down_bias;
-  return c;
-}
 
 TEST(CAbi, defaults_are_the_cpp_ones) {
   flashmoe_problem problem;
@@ -108,99 +80,6 @@ TEST(CAbi, numbers_beyond_every_enumeration_do_not_wrap_around) {
   problem = to_c(valid_problem());
   problem.batch_invariant = -5;
   expect_failure(flashmoe_problem_validate(&problem), FLASHMOE_INVALID_ARGUMENT, "batch_invariant (-5) must be 0 or 1");
-}
-
-TEST(CAbi, structs_of_other_headers_are_read_or_refused) {
-  flashmoe_problem problem = to_c(valid_problem());
-  problem.wave_tokens = 8;
-  problem.struct_size = offsetof(flashmoe_problem, wave_tokens);  // an older header, which had no waves
-  std::uint64_t older = 0;
-  ASSERT_EQ(flashmoe_problem_hash(&problem, &older), FLASHMOE_OK);
-  EXPECT_EQ(older, hash(valid_problem()));
-  problem.struct_size = sizeof problem + 8;
-  expect_failure(flashmoe_problem_validate(&problem), FLASHMOE_INVALID_ARGUMENT, "use a library as new as the header");
-  problem.struct_size = 0;
-  expect_failure(flashmoe_problem_validate(&problem), FLASHMOE_INVALID_ARGUMENT, "call flashmoe_problem_init first");
-  expect_failure(flashmoe_problem_validate(nullptr), FLASHMOE_INVALID_ARGUMENT, "problem must not be NULL");
-}
-
-TEST(CAbi, init_writes_no_more_than_the_callers_struct) {
-  std::array<unsigned char, sizeof(flashmoe_problem)> memory;
-  memory.fill(0xab);
-  constexpr std::size_t known = offsetof(flashmoe_problem, wave_tokens);
-  flashmoe_problem_init_sized(reinterpret_cast<flashmoe_problem*>(memory.data()), known);
-  EXPECT_EQ(reinterpret_cast<flashmoe_problem*>(memory.data())->struct_size, known);
-  EXPECT_THAT(std::vector<int>(memory.begin() + known, memory.end()), testing::Each(0xab));
-  flashmoe_problem_init_sized(nullptr, known);
-}
-
-/// A struct as a header had it that ended before the member at `known`: poison lies where that member is now.
-template <class T>
-void make_older(T& value, std::size_t known) {
-  auto* bytes = reinterpret_cast<unsigned char*>(&value);
-  std::fill(bytes + known, bytes + sizeof value, 0xab);
-  value.struct_size = known;
-}
-template <class T>
-void expect_untouched(const T& value, std::size_t known) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
-  EXPECT_EQ(value.struct_size, known);
-  EXPECT_THAT(std::vector<int>(bytes + known, bytes + sizeof value), testing::Each(0xab));
-}
-
-TEST(CAbi, a_program_of_older_headers_runs_a_layer_and_a_router) {
-  const Problem problem = small_problem(1);
-  const test::DenseExperts experts(problem, 5);
-  const LocalWeights weights(problem, experts, 0);
-  const flashmoe_problem c_problem = to_c(problem);
-  const flashmoe_weights c_weights = make_weights(weights);
-  flashmoe_group_options options;
-  flashmoe_group_options_init(&options);
-  make_older(options, offsetof(flashmoe_group_options, first_device));
-  flashmoe_group* group = nullptr;
-  flashmoe_layer* layer = nullptr;
-  ASSERT_EQ(flashmoe_group_create_local(1, &options, &group), FLASHMOE_OK) << flashmoe_last_error();
-  ASSERT_EQ(flashmoe_layer_create(group, 0, &c_problem, &c_weights, 0, &layer), FLASHMOE_OK) << flashmoe_last_error();
-
-  Batch batch = test::make_batch(problem, 9, 1, test::Routing::any);
-  flashmoe_call call = make_call(batch);
-  make_older(call, offsetof(flashmoe_call, stream));
-  flashmoe_call_stats stats;
-  flashmoe_call_stats_init(&stats);
-  make_older(stats, offsetof(flashmoe_call_stats, dispatch_us));
-  ASSERT_EQ(flashmoe_layer_forward(layer, &call, &stats), FLASHMOE_OK) << flashmoe_last_error();
-  expect_untouched(stats, offsetof(flashmoe_call_stats, dispatch_us));
-  EXPECT_EQ(stats.wire_form, FLASHMOE_WIRE_LINED);
-  const auto wanted = reference::layer(problem, experts, batch.x_view(), batch.routing());
-  EXPECT_LE(reference::relative_l2(batch.output(problem), wanted), test::tolerance(problem.dtype));
-  flashmoe_layer_info info;
-  flashmoe_layer_info_init(&info);
-  make_older(info, offsetof(flashmoe_layer_info, device));
-  ASSERT_EQ(flashmoe_layer_get_info(layer, &info), FLASHMOE_OK);
-  expect_untouched(info, offsetof(flashmoe_layer_info, device));
-  EXPECT_GT(info.heap_bytes, 0u);
-  flashmoe_layer_destroy(layer);
-  flashmoe_group_destroy(group);
-
-  flashmoe_router_config config;
-  flashmoe_router_config_init(&config);
-  config.num_experts = 3;
-  config.top_k = 1;
-  make_older(config, offsetof(flashmoe_router_config, jitter_epsilon));
-  flashmoe_router_parameters parameters;
-  flashmoe_router_parameters_init(&parameters);
-  const float gate[] = {1, 0, 0, 3, -1, 0};  // [3][2]
-  parameters.hidden = 2;
-  parameters.weight = gate;
-  make_older(parameters, offsetof(flashmoe_router_parameters, weight_dtype));
-  flashmoe_router* router = nullptr;
-  ASSERT_EQ(flashmoe_router_create(&config, &parameters, &router), FLASHMOE_OK) << flashmoe_last_error();
-  const float x[] = {1, 1};
-  std::int32_t id = -1;
-  float weight = 0;
-  ASSERT_EQ(flashmoe_router_route(router, FLASHMOE_FP32, x, 1, &id, &weight, nullptr), FLASHMOE_OK) << flashmoe_last_error();
-  EXPECT_EQ(id, 1);
-  flashmoe_router_destroy(router);
 }
 
 TEST(CAbi, versions_are_compared) {
@@ -296,25 +175,18 @@ TEST(CAbi, a_layer_computes_what_the_reference_does) {
 }
 
 TEST(CAbi, info_lists_every_region_of_the_heap) {
-  const Problem problem = small_problem(1);
-  const test::DenseExperts experts(problem, 5);
-  const LocalWeights weights(problem, experts, 0);
-  const flashmoe_problem c_problem = to_c(problem);
-  const flashmoe_weights c_weights = make_weights(weights);
-  flashmoe_group* group = nullptr;
-  flashmoe_layer* layer = nullptr;
-  ASSERT_EQ(flashmoe_group_create_local(1, nullptr, &group), FLASHMOE_OK);
-  ASSERT_EQ(flashmoe_layer_create(group, 0, &c_problem, &c_weights, 0, &layer), FLASHMOE_OK) << flashmoe_last_error();
+  const OneLayer one;
+  ASSERT_NE(one.layer, nullptr) << flashmoe_last_error();
   flashmoe_layer_info info;
   flashmoe_layer_info_init(&info);
-  ASSERT_EQ(flashmoe_layer_get_info(layer, &info), FLASHMOE_OK);
+  ASSERT_EQ(flashmoe_layer_get_info(one.layer, &info), FLASHMOE_OK);
   EXPECT_STREQ(info.engine, "cpu-openblas");
   EXPECT_THAT(info.plan, HasSubstr("wire form"));
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < info.num_heap_regions; ++i) {
     flashmoe_heap_region region;
     flashmoe_heap_region_init(&region);
-    ASSERT_EQ(flashmoe_layer_get_heap_region(layer, i, &region), FLASHMOE_OK);
+    ASSERT_EQ(flashmoe_layer_get_heap_region(one.layer, i, &region), FLASHMOE_OK);
     EXPECT_STRNE(region.name, "");
     bytes += region.bytes;
   }
@@ -322,10 +194,8 @@ TEST(CAbi, info_lists_every_region_of_the_heap) {
   EXPECT_LE(bytes, info.heap_bytes);
   flashmoe_heap_region region;
   flashmoe_heap_region_init(&region);
-  expect_failure(flashmoe_layer_get_heap_region(layer, info.num_heap_regions, &region), FLASHMOE_INVALID_ARGUMENT,
+  expect_failure(flashmoe_layer_get_heap_region(one.layer, info.num_heap_regions, &region), FLASHMOE_INVALID_ARGUMENT,
                  "must be in 0..11");
-  flashmoe_layer_destroy(layer);
-  flashmoe_group_destroy(group);
 }
 
 TEST(CAbi, faults_have_their_own_statuses) {

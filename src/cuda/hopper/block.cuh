@@ -66,19 +66,6 @@ struct BlockMemory {
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
 
-/// Position in a ring of `size` barriers, and the parity of its current phase.
-template <int size>
-struct RingPosition {
-  int index = 0;
-  std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++index == size) {
-      index = 0;
-      parity ^= 1u;
-    }
-  }
-};
-
 /// Steps of k of a task.
 __device__ inline int num_steps(const Call& call, const Task& task) {
   const int k = task.kind == TaskKind::up ? call.geometry().hidden : call.geometry().intermediate;

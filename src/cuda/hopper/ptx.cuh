@@ -55,6 +55,19 @@ struct Barrier {
   }
 };
 
+/// Position in a ring of `size` barriers, and the parity of its current phase.
+template <int size>
+struct RingPosition {
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++index == size) {
+      index = 0;
+      parity ^= 1u;
+    }
+  }
+};
+
 /// Barriers initialised by this thread are visible to bulk copies after this and a block barrier.
 __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 

@@ -108,13 +108,12 @@ class RouterBlock {
     const int first_expert = column() * kRouterColumns;
     const int end_expert = min(args_.num_experts, first_expert + kRouterColumns);
     const int num_boxes = max(0, (end_expert - first_expert + box - 1) / box);
-    int stage = 0;
-    std::uint32_t parity = 1;  // the first pass finds every stage empty
+    RingPosition<Tile::kStages> ring;
     const int end = begin_of(first_part() + num_parts());
     for (int chunk = begin_of(first_part()); chunk < end; ++chunk) {
-      tile_.empty[stage].wait(parity);
-      Barrier& full = tile_.full[stage];
-      const std::uint32_t target = shared_address(tile_.stages[stage]);
+      tile_.empty[ring.index].wait(ring.parity ^ 1u);
+      Barrier& full = tile_.full[ring.index];
+      const std::uint32_t target = shared_address(tile_.stages[ring.index]);
       const int element = chunk * Tile::kStageElements;
       full.arrive_expecting(Tile::kRowsBytes + num_boxes * box * kStageRowBytes);
       for (int i = 0; i < num_boxes; ++i) {
@@ -122,7 +121,7 @@ class RouterBlock {
                  first_expert + i * box, policy);
       }
       load_box(target + Tile::kGateBytes, maps_.x, full, element, static_cast<int>(first_token_), policy);
-      advance(stage, parity);
+      ring.advance();
     }
   }
 
@@ -135,9 +134,6 @@ class RouterBlock {
     }
   }
 
-  __device__ static void advance(int& stage, std::uint32_t& parity) {
-    if (++stage == Tile::kStages) stage = 0, parity ^= 1;
-  }
   __device__ void release(int stage) {
     if (lane() == 0) tile_.empty[stage].arrive();
   }
@@ -155,19 +151,14 @@ class RouterBlock {
     for (int i = 0; i < kRows / 2; ++i) later[i] = earlier[i] + later[i];
   }
 
-  struct RingPlace {
-    int stage = 0;
-    std::uint32_t parity = 0;
-  };
-
   /// Adds up the products of chunks [chunk, end).
-  __device__ __forceinline__ void multiply_part(int chunk, int end, RingPlace& ring, Sums& sums) {
+  __device__ __forceinline__ void multiply_part(int chunk, int end, RingPosition<Tile::kStages>& ring, Sums& sums) {
     const std::uint32_t first_expert = static_cast<std::uint32_t>(warp()) / 4 * 64 * kStageRowBytes;
     clear(sums);
     int before = -1;
     for (; chunk < end; ++chunk) {
-      tile_.full[ring.stage].wait(ring.parity);
-      const std::uint32_t operands = shared_address(tile_.stages[ring.stage]);
+      tile_.full[ring.index].wait(ring.parity);
+      const std::uint32_t operands = shared_address(tile_.stages[ring.index]);
       const std::uint64_t experts = operand(operands + first_expert);
       const std::uint64_t tokens = operand(operands + Tile::kGateBytes);
       wgmma_fence();
@@ -181,8 +172,8 @@ class RouterBlock {
         wgmma_wait<1>();
         release(before);
       }
-      before = ring.stage;
-      advance(ring.stage, ring.parity);
+      before = ring.index;
+      ring.advance();
     }
     wgmma_wait<0>();
     if (before >= 0) release(before);
@@ -190,7 +181,7 @@ class RouterBlock {
 
   /// Sums of this block's parts, added as a binary tree: up to four of them in registers, eight by way of shared memory.
   __device__ __forceinline__ void multiply() {
-    RingPlace ring;
+    RingPosition<Tile::kStages> ring;
     Sums sums;
     Sums one;
     Sums two;
