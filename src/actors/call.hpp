@@ -59,6 +59,19 @@ struct Call {
     return rest < geometry().wave_tokens ? rest : geometry().wave_tokens;
   }
 
+  /// Ranges of columns in which combiners take the tokens of a call in counted form: more where tokens are few, so that
+  /// every warp has its share of the last ones. A part is at least what a warp reads of a cell at once.
+  FLASHMOE_HD int combine_parts() const {
+    constexpr int kFewestBytes = 512;
+    constexpr int kPartsEach = 8;
+    int parts = 1;
+    while (num_tokens * parts < std::int64_t{kPartsEach} * roster.num_dispatchers &&
+           geometry().row_bytes() >= 2 * parts * kFewestBytes) {
+      parts *= 2;
+    }
+    return parts;
+  }
+
   /// This rank's own heap.
   template <class T>
   FLASHMOE_HD T* heap_at(std::size_t offset) const {
@@ -91,6 +104,11 @@ struct Call {
     return at<std::uint64_t>(local_layout.result_targets) +
            (std::int64_t{ring_slot} * geometry().num_token_blocks() + token_block) * geometry().num_ranks;
   }
+  /// Sums of the chunks' counts, kChunkSet planners a set; zero while no wave is being planned.
+  FLASHMOE_HD std::uint32_t* set_counts(int set) const {  // same shape as chunk_counts
+    return at<std::uint32_t>(local_layout.set_counts) +
+           std::int64_t{set} * (geometry().num_ranks + geometry().num_experts());
+  }
   FLASHMOE_HD std::uint32_t* chunk_counts(int planner) const {  // [num_ranks] slots, then [num_experts] routes
     return at<std::uint32_t>(local_layout.chunk_counts) +
            std::int64_t{planner} * (geometry().num_ranks + geometry().num_experts());
@@ -109,11 +127,11 @@ struct Call {
   /// The image this rank sends to `destination`; its own goes straight where it is read.
   FLASHMOE_HD RouteImage own_image(int destination, int ring_slot) const {
     if (destination == rank) return image(wave_slot(rank, ring_slot));
-    return {at<std::uint64_t>(local_layout.own_images) + destination * max_image_words(geometry()),
+    return {at<std::uint64_t>(local_layout.own_images) + destination * local_layout.image_words,
             geometry().num_local_experts};
   }
   FLASHMOE_HD RouteImage image(int slot) const {
-    return {at<std::uint64_t>(local_layout.images) + slot * max_image_words(geometry()),
+    return {at<std::uint64_t>(local_layout.images) + slot * local_layout.image_words,
             geometry().num_local_experts};
   }
   FLASHMOE_HD std::uint32_t* expert_offsets(int slot) const {  // [num_local_experts + 1]

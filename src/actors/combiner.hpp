@@ -1,7 +1,7 @@
 // Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
 // 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
-// Combiner i runs beside dispatcher i. Counted: each takes the next token that none has taken; others may join late, such
-// as processors without work. Lined: each takes every num_dispatchers-th down tile of a token.
+// Combiner i runs beside dispatcher i. Counted: each takes the next part of a token that none has taken; others may join
+// late, such as processors without work. Lined: each takes every num_dispatchers-th down tile of a token.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class Combiner {
     return Step::idle;
   }
 
-  // ---- counted form: next_ is a token of the call ----------------------------------------------------------------
+  // ---- counted form: next_ is a part of a token of the call ------------------------------------------------------
 
   FLASHMOE_HD std::int64_t claim(const Group& group) const {
     return group.leader() ? static_cast<std::int64_t>(join(&call_.counters().combine_claims, std::uint64_t{1})) : 0;
@@ -43,60 +43,77 @@ class Combiner {
 
   FLASHMOE_HD Step combine_next(const Group& group) {
     const Geometry& g = geometry();
-    if (!claimed_) next_ = group.broadcast(claim(group));
-    claimed_ = true;
-    if (next_ >= call_.num_tokens) {
+    if (parts_ == 0) {
+      parts_ = call_.combine_parts();
+      next_ = group.broadcast(claim(group));
+    }
+    const std::int64_t call_token = next_ / parts_;
+    if (call_token >= call_.num_tokens) {
       finished_ = true;
       return Step::finished;
     }
-    const std::int64_t wave = next_ / g.wave_tokens;
-    const auto ring = static_cast<std::uint64_t>(g.wave_ring);
-    const int slot =
-        static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave)) % ring);
+    const std::int64_t wave = call_token / g.wave_tokens;
     if (wave != wave_seen_) {
+      const auto ring = static_cast<std::uint64_t>(g.wave_ring);
+      slot_ = static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave)) % ring);
       const std::uint64_t target =
           static_cast<std::uint64_t>(call_.num_planners()) * (static_cast<std::uint64_t>(wave) / ring + 1);
-      const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot]);
+      const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot_]);
       if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
       wave_seen_ = wave;
       block_seen_ = -1;
     }
-    const std::int64_t token = next_ - call_.wave_begin(wave);
-    const std::int64_t block = token / g.token_block;
-    if (block != block_seen_) {
-      const std::uint64_t* targets = call_.result_targets(slot, block);
-      for (int peer = 0; peer < g.num_ranks; ++peer) {
-        const std::uint64_t seen = observe<Scope::system>(
-            call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot, static_cast<int>(block))));
-        if (seen < targets[peer]) return waiting(SignalKind::result_count, peer, targets[peer], seen);
-      }
-      block_seen_ = block;
+    const std::int64_t token = call_token - call_.wave_begin(wave);
+    const bool complete = results_are_here(static_cast<int>(token / g.token_block));
+    group.sync();
+    std::int64_t next = 0;
+    if (complete) next = claim(group);  // its answer comes while the part is combined
+    if (complete || !rehearsed_) combine_part(group, token, call_token, complete ? static_cast<int>(next_ % parts_) : parts_);
+    rehearsed_ = true;
+    if (!complete) return Step::idle;
+    group.sync();
+    if (group.leader() && wave + g.wave_ring < call_.own_waves()) {  // a later wave waits for the slot
+      join(&call_.counters().combined[slot_], std::uint64_t{1});
     }
-    group.sync();
-    const std::int64_t next = claim(group);  // its answer comes while the token is combined
-    combine_token(group, slot, token, next_);
-    group.sync();
-    if (group.leader()) join(&call_.counters().combined[slot], std::uint64_t{1});
     next_ = group.broadcast(next);
     return Step::advanced;
   }
 
-  /// `token` counts within its wave, `call_token` within the call.
-  FLASHMOE_HD void combine_token(const Group& group, int slot, std::int64_t token, std::int64_t call_token) {
+  /// Whether all results of a token block of the wave have come; else wait_ says whose are missing.
+  FLASHMOE_HD bool results_are_here(int block) {
+    if (block == block_seen_) return true;
+    const std::uint64_t* targets = call_.result_targets(slot_, block);
+    for (int peer = 0; peer < geometry().num_ranks; ++peer) {
+      const std::uint64_t seen =
+          observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot_, block)));
+      if (seen < targets[peer]) {
+        waiting(SignalKind::result_count, peer, targets[peer], seen);
+        return false;
+      }
+    }
+    block_seen_ = block;
+    return true;
+  }
+
+  /// `token` counts within its wave, `call_token` within the call. Part parts_ has no columns.
+  FLASHMOE_HD void combine_part(const Group& group, std::int64_t token, std::int64_t call_token, int part) {
     const Geometry& g = geometry();
+    const int packet = kPartPacket / g.element_bytes;
+    const int most = ((g.hidden + parts_ - 1) / parts_ + packet - 1) / packet * packet;
+    const int first = part * most;
+    const int columns = g.hidden - first < most ? g.hidden - first : most;  // below 1: none
+    const std::int64_t at = std::int64_t{first} * g.element_bytes;
     const std::int32_t* ids = call_.topk_ids + call_token * g.top_k;
     const float* weights = call_.topk_weights + call_token * g.top_k;
-    const auto cell = [&](int index) { return call_.heap_at<const void>(call_.heap.result_cell(slot, token, index)); };
-    if (call_.pre_reduced()) {
-      combine_row(group, call_.math.dtype, g.hidden, g.num_ranks, call_.y_row(call_token),
-                  [&](int peer) { return goes_to(g, ids, peer) ? cell(peer) : nullptr; },
-                  [](int) { return 1.0f; });
-    } else {
-      combine_row(group, call_.math.dtype, g.hidden, g.top_k, call_.y_row(call_token),
-                  [&](int choice) { return ids[choice] >= 0 ? cell(choice) : nullptr; },
-                  [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
-    }
+    const auto cell = [&](int index) { return call_.heap_at<const char>(call_.heap.result_cell(slot_, token, index)) + at; };
+    const bool reduced = call_.pre_reduced();
+    combine_row(group, call_.math.dtype, columns, reduced ? g.num_ranks : g.top_k, call_.y_row(call_token) + at,
+                [&](int index) -> const void* {
+                  return (reduced ? goes_to(g, ids, index) : ids[index] >= 0) ? cell(index) : nullptr;
+                },
+                [&](int index) { return reduced || call_.math.weight_on_input ? 1.0f : weights[index]; });
   }
+  static constexpr int kPartPacket = 16;  ///< bytes whose boundaries parts keep
 
   // ---- lined form: next_ is a down tile of a token ----------------------------------------------------------------
 
@@ -113,35 +130,45 @@ class Combiner {
     const int first_column = down_tile * g.tile.down_columns;
     const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const std::int64_t words = std::int64_t{columns} * g.element_bytes / 8;
-    for (int choice = 0; choice < g.top_k; ++choice) {
-      if (ids[choice] < 0) continue;
-      const std::int64_t return_row = token * g.top_k + choice;
+    bool complete = true;
+    while (complete && choice_ < g.top_k) {  // those before have come
+      const std::int64_t return_row = token * g.top_k + choice_;
       const auto* lines = call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, return_row, down_tile));
-      if (!try_load_lines(group, lines, words, line_tag(call_.generation, call_.epoch),
-                          call_.lined_segment(index_, choice))) {
-        return waiting(SignalKind::result_lines, destination_of(g, ids[choice]),
-                       static_cast<std::uint64_t>(return_row), 0);
+      if (ids[choice_] >= 0 && !try_load_lines(group, lines, words, line_tag(call_.generation, call_.epoch),
+                                               call_.lined_segment(index_, choice_))) {
+        waiting(SignalKind::result_lines, destination_of(g, ids[choice_]), static_cast<std::uint64_t>(return_row), 0);
+        complete = false;
+      } else {
+        ++choice_;
       }
     }
+    if (!complete && rehearsed_) return Step::idle;
+    rehearsed_ = true;
     group.sync();
-    combine_row(group, call_.math.dtype, columns, g.top_k,
+    combine_row(group, call_.math.dtype, complete ? columns : 0, g.top_k,
                 call_.y_row(token) + std::int64_t{first_column} * g.element_bytes,
                 [&](int choice) -> const void* {
                   return ids[choice] >= 0 ? call_.lined_segment(index_, choice) : nullptr;
                 },
                 [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
+    if (!complete) return Step::idle;
     group.sync();
     next_ += call_.roster.num_dispatchers;
+    choice_ = 0;
     return Step::advanced;
   }
 
   const Call& call_;
   int index_;
   std::int64_t next_;
-  bool claimed_ = false;          ///< counted: next_ is a token of this combiner's
+  int parts_ = 0;                 ///< counted: of a token; 0 before the first is claimed
+  int slot_ = 0;                  ///< counted: ring slot of wave_seen_, or of the wave waited for
+  int choice_ = 0;                ///< lined: the first whose results have not come
   bool finished_ = false;
   std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
-  std::int64_t block_seen_ = -1;  ///< its token block whose results are complete
+  int block_seen_ = -1;           ///< its token block whose results are complete
+  /// Whether the sum of no columns was made: before the first results come there is time to fetch a GPU's code for it.
+  bool rehearsed_ = false;
   Wait wait_;
 };
 

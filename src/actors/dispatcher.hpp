@@ -52,14 +52,8 @@ class Dispatcher {
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
   FLASHMOE_HD std::uint64_t wave_number() const { return static_cast<std::uint64_t>(wave_); }
-  FLASHMOE_HD std::uint64_t sequence() const { return call_.epoch_state().wave_sequence[call_.rank] + wave_number(); }
-  FLASHMOE_HD int ring_slot() const { return static_cast<int>(sequence() % ring()); }
   FLASHMOE_HD std::uint64_t ring() const { return static_cast<std::uint64_t>(geometry().wave_ring); }
   FLASHMOE_HD int peer_at(int offset) const { return (call_.rank + offset) % geometry().num_ranks; }
-  /// What the planners' per-slot counters read when all have joined for the current wave.
-  FLASHMOE_HD std::uint64_t planners_joined() const {
-    return static_cast<std::uint64_t>(call_.num_planners()) * (wave_number() / ring() + 1);
-  }
   FLASHMOE_HD const std::int32_t* wave_ids() const {
     return call_.topk_ids + call_.wave_begin(wave_) * geometry().top_k;
   }
@@ -83,8 +77,20 @@ class Dispatcher {
                           line_tag(call_.generation, call_.epoch));
       }
     }
-    phase_ = call_.lined() ? Phase::send_ids : Phase::gate;
+    if (call_.lined()) {
+      phase_ = Phase::send_ids;
+    } else {
+      sequence_ = call_.epoch_state().wave_sequence[call_.rank];
+      enter_wave();
+    }
     return Step::advanced;
+  }
+
+  /// To the gate of wave_, whose sequence is known.
+  FLASHMOE_HD void enter_wave() {
+    ring_slot_ = static_cast<int>(sequence_ % ring());
+    planners_joined_ = static_cast<std::uint64_t>(call_.num_planners()) * (wave_number() / ring() + 1);
+    phase_ = Phase::gate;
   }
 
   // ---- counted form: plan --------------------------------------------------------------------------------------
@@ -100,21 +106,28 @@ class Dispatcher {
       phase_ = Phase::await_plan;
       return Step::advanced;
     }
-    const int slot = ring_slot();
-    const std::uint64_t retired_before = sequence() / ring();
-    for (int peer = 0; peer < geometry().num_ranks; ++peer) {
+    const std::uint64_t retired_before = sequence_ / ring();
+    for (int base = 0; base < geometry().num_ranks; base += group.size()) {
+      const int peer = base + group.index();
       const std::uint64_t seen =
-          observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, slot)));
-      if (seen < retired_before) return waiting(SignalKind::consumed, peer, retired_before, seen);
+          peer < geometry().num_ranks
+              ? observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, ring_slot_)))
+              : retired_before;
+      if (group.any(seen < retired_before)) {
+        return waiting(SignalKind::consumed, group.first(seen < retired_before, peer), retired_before,
+                       group.first(seen < retired_before, seen));
+      }
     }
-    const std::uint64_t combined_before =
-        wave_number() / ring() * static_cast<std::uint64_t>(geometry().wave_tokens);
-    const std::uint64_t combined = observe<Scope::device>(&call_.counters().combined[slot]);
-    if (combined < combined_before) return waiting(SignalKind::combined, call_.rank, combined_before, combined);
-    const std::uint64_t pushed_before =
-        wave_number() * static_cast<std::uint64_t>(call_.roster.num_dispatchers);
-    const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
-    if (pushed < pushed_before) return waiting(SignalKind::pushed, call_.rank, pushed_before, pushed);
+    if (wave_ > 0) {
+      const std::uint64_t combined_before = wave_number() / ring() * static_cast<std::uint64_t>(geometry().wave_tokens) *
+                                            static_cast<std::uint64_t>(call_.combine_parts());
+      const std::uint64_t combined = observe<Scope::device>(&call_.counters().combined[ring_slot_]);
+      if (combined < combined_before) return waiting(SignalKind::combined, call_.rank, combined_before, combined);
+      const std::uint64_t pushed_before =
+          wave_number() * static_cast<std::uint64_t>(call_.roster.num_dispatchers);
+      const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
+      if (pushed < pushed_before) return waiting(SignalKind::pushed, call_.rank, pushed_before, pushed);
+    }
     group.sync();
     const std::int64_t tokens = call_.wave_size(wave_);
     chunk_ = chunk_of(tokens, call_.num_planners(), index_);
@@ -126,22 +139,32 @@ class Dispatcher {
   FLASHMOE_HD Step count(const Group& group) {
     if (chunk_.size() == 0) {  // of a small wave: nothing to tell the others
       if (group.leader()) {
-        join(&call_.counters().planned[ring_slot()], std::uint64_t{1});
-        join(&call_.counters().placed[ring_slot()], std::uint64_t{1});
+        join(&call_.counters().planned[ring_slot_], std::uint64_t{1});
+        join(&call_.counters().placed[ring_slot_], std::uint64_t{1});
       }
       phase_ = Phase::await_plan;
       return Step::advanced;
     }
     const std::int64_t wrong = find_wrong_id(group, geometry(), wave_ids(), chunk_);
     if (wrong >= 0) return fail_wrong_id(wrong);
-    count_chunk(group, geometry(), wave_ids(), chunk_, call_.chunk_counts(index_),
+    count_chunk(group, geometry(), wave_ids(), chunk_, call_.rank, call_.chunk_counts(index_),
                 [this](std::int64_t token) { return call_.slot_map(token); });
-    raise_result_targets(group);
+    if (has_sets()) {
+      const std::uint32_t* counts = call_.chunk_counts(index_);
+      std::uint32_t* sums = call_.set_counts(index_ / kChunkSet);
+      for (int key = group.index(); key < geometry().num_ranks + geometry().num_experts(); key += group.size()) {
+        if (counts[key] > 0) tally(&sums[key], counts[key]);
+      }
+    }
     group.sync();
-    if (group.leader()) join(&call_.counters().planned[ring_slot()], std::uint64_t{1});
+    if (group.leader()) join(&call_.counters().planned[ring_slot_], std::uint64_t{1});
+    raise_result_targets(group);  // while others count: its readers wait for `placed`
     phase_ = Phase::place;
     return Step::advanced;
   }
+
+  /// Whether chunks are counted by sets, too.
+  FLASHMOE_HD bool has_sets() const { return num_chunks_ > kChunkSet; }
 
   /// Adds to the result targets the cells that every rank will return for each token block of the chunk.
   FLASHMOE_HD void raise_result_targets(const Group& group) {
@@ -150,7 +173,7 @@ class Dispatcher {
     std::int64_t end = 0;
     for (std::int64_t begin = chunk_.begin; begin < chunk_.end; begin = end) {
       const std::int64_t block = begin / g.token_block;
-      std::uint64_t* targets = call_.result_targets(ring_slot(), block);
+      std::uint64_t* targets = call_.result_targets(ring_slot_, block);
       end = (block + 1) * g.token_block < chunk_.end ? (block + 1) * g.token_block : chunk_.end;
       for (int peer = 0; peer < g.num_ranks; ++peer) {
         std::uint32_t cells = 0;
@@ -167,8 +190,8 @@ class Dispatcher {
   /// With all chunks counted, every planner knows where its routes lie in every image.
   FLASHMOE_HD Step place(const Group& group) {
     const Geometry& g = geometry();
-    const std::uint64_t planned = observe<Scope::device>(&call_.counters().planned[ring_slot()]);
-    if (planned < planners_joined()) return waiting(SignalKind::planned, call_.rank, planners_joined(), planned);
+    const std::uint64_t planned = observe<Scope::device>(&call_.counters().planned[ring_slot_]);
+    if (planned < planners_joined_) return waiting(SignalKind::planned, call_.rank, planners_joined_, planned);
     group.sync();
 
     std::uint32_t* entries = call_.chunk_cursors(index_);
@@ -181,13 +204,13 @@ class Dispatcher {
     rebase_slots(group);
     place_routes(
         group, g, {.ids = wave_ids(), .weights = wave_weights(), .tokens = chunk_}, cursors,
-        [this](int destination) { return call_.own_image(destination, ring_slot()); },
+        [this](int destination) { return call_.own_image(destination, ring_slot_); },
         [entries](int destination) { return entries[destination]; },
         [this](std::int32_t token, int destination) {
           return destination == call_.rank ? static_cast<std::uint32_t>(token) : call_.slot_map(token)[destination];
         });
     group.sync();
-    if (group.leader()) join(&call_.counters().placed[ring_slot()], std::uint64_t{1});
+    if (group.leader()) join(&call_.counters().placed[ring_slot_], std::uint64_t{1});
     phase_ = Phase::await_plan;
     return Step::advanced;
   }
@@ -198,17 +221,29 @@ class Dispatcher {
     std::uint32_t all = 0;
   };
   FLASHMOE_HD Counted counted(int key) const {
-    constexpr int kBatch = 16;  // loads in flight: the sum waits for memory once a batch
+    constexpr int kMostSets = num_chunk_sets(kMostPlanners);
+    const int own_set = index_ / kChunkSet;
+    const int first = own_set * kChunkSet;
+    const int num_sets = has_sets() ? num_chunk_sets(num_chunks_) : 0;
+    const int keys = geometry().num_ranks + geometry().num_experts();
+    const std::uint32_t* chunks_of_key = call_.chunk_counts(first) + key;
+    const std::uint32_t* sets_of_key = call_.set_counts(0) + key;
+    std::uint32_t counts[kChunkSet];  // all loads are in flight at once
+    std::uint32_t sets[kMostSets];
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kChunkSet; ++i) counts[i] = first + i < num_chunks_ ? chunks_of_key[i * keys] : 0;
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kMostSets; ++i) sets[i] = i < num_sets ? sets_of_key[i * keys] : 0;
     Counted sums;
-    for (int base = 0; base < num_chunks_; base += kBatch) {
-      std::uint32_t counts[kBatch];
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kBatch; ++i) counts[i] = base + i < num_chunks_ ? call_.chunk_counts(base + i)[key] : 0;
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kBatch; ++i) {
-        sums.all += counts[i];
-        if (base + i < index_) sums.before += counts[i];
-      }
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kChunkSet; ++i) {
+      if (num_sets == 0) sums.all += counts[i];
+      if (first + i < index_) sums.before += counts[i];
+    }
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kMostSets; ++i) {
+      sums.all += sets[i];
+      if (i < own_set) sums.before += sets[i];
     }
     return sums;
   }
@@ -230,8 +265,9 @@ class Dispatcher {
   FLASHMOE_HD std::uint32_t set_cursors(const Group& group, int destination, std::uint32_t* cursors) {
     const Geometry& g = geometry();
     const bool writes_head = destination % num_chunks_ == index_;
-    const RouteImage image = call_.own_image(destination, ring_slot());
+    const RouteImage image = call_.own_image(destination, ring_slot_);
     std::uint32_t total = 0;
+    FLASHMOE_ROLLED
     for (int base = 0; base < g.num_local_experts; base += group.size()) {
       const int local_expert = base + group.index();
       const int expert = destination * g.num_local_experts + local_expert;
@@ -245,14 +281,15 @@ class Dispatcher {
     if (writes_head) {
       const std::uint32_t num_slots = destination == call_.rank ? static_cast<std::uint32_t>(call_.wave_size(wave_))
                                                                 : counted_together(group, destination).all;
-      write_image_head(group, image, num_slots, [image](int local_expert) { return image.counts()[local_expert]; }, nullptr);
+      if (group.leader()) finish_image_head(image, num_slots, total);
     }
     return total;
   }
 
   /// Turns chunk-relative slots into the wave's.
   FLASHMOE_HD void rebase_slots(const Group& group) {
-    for (int destination = 0; destination < geometry().num_ranks; ++destination) {
+    for (int offset = 1; offset < geometry().num_ranks; ++offset) {
+      const int destination = peer_at(offset);
       const std::uint32_t first = counted_together(group, destination).before;
       for (std::int64_t token = chunk_.begin + group.index(); token < chunk_.end; token += group.size()) {
         call_.slot_map(token)[destination] += first;
@@ -264,12 +301,17 @@ class Dispatcher {
   // ---- counted form: push --------------------------------------------------------------------------------------
 
   FLASHMOE_HD Step await_plan(const Group& group) {
-    const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[ring_slot()]);
-    if (placed < planners_joined()) return waiting(SignalKind::placed, call_.rank, planners_joined(), placed);
+    const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[ring_slot_]);
+    if (placed < planners_joined_) return waiting(SignalKind::placed, call_.rank, planners_joined_, placed);
     group.sync();
     tokens_ = share_of(call_.wave_size(wave_), call_.roster.num_dispatchers, index_);
     for (int peer = group.index(); peer < geometry().num_ranks; peer += group.size()) {
       call_.pushed_rows(index_)[peer] = {0, 0};
+    }
+    if (has_sets() && index_ < num_chunk_sets(num_chunks_)) {  // all have read them; the next wave is counted after `pushed`
+      for (int key = group.index(); key < geometry().num_ranks + geometry().num_experts(); key += group.size()) {
+        call_.set_counts(index_)[key] = 0;
+      }
     }
     group.sync();
     peer_offset_ = 1;
@@ -284,11 +326,11 @@ class Dispatcher {
       return Step::advanced;
     }
     const int peer = peer_at(peer_offset_++);
-    const RouteImage image = call_.own_image(peer, ring_slot());
+    const RouteImage image = call_.own_image(peer, ring_slot_);
     const std::int64_t words =
         RouteImage::num_words(image.num_local_experts, image.num_entries(), call_.plan.list_weights);
-    put_share(group, peer, call_.heap.list(call_.rank, ring_slot()), image.words, words,
-              line_tag(call_.generation, sequence()));
+    put_share(group, peer, call_.heap.list(call_.rank, ring_slot_), image.words, words,
+              line_tag(call_.generation, sequence_));
     return Step::advanced;
   }
 
@@ -317,7 +359,7 @@ class Dispatcher {
       const int peer = peer_at(offset);
       if (!goes_to(g, wave_ids() + token * g.top_k, peer)) continue;
       const std::uint32_t slot = call_.slot_map(token)[peer];
-      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot(), slot),
+      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot_, slot),
                       call_.x_row(call_.wave_begin(wave_) + token), g.row_bytes());
       if (group.leader()) {
         PushedRows& rows = call_.pushed_rows(index_)[peer];
@@ -334,7 +376,8 @@ class Dispatcher {
       group.sync();
       if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});
       ++wave_;
-      phase_ = Phase::gate;
+      ++sequence_;
+      enter_wave();
       return Step::advanced;
     }
     const int peer = peer_at(peer_offset_++);
@@ -346,7 +389,7 @@ class Dispatcher {
       const std::uint32_t low = block * block_slots > rows.first ? block * block_slots : rows.first;
       const std::uint32_t high = (block + 1) * block_slots < end ? (block + 1) * block_slots : end;
       if (low < high) {
-        fabric_.signal(peer, call_.heap.arrival(call_.rank, ring_slot(), static_cast<int>(block)), high - low);
+        fabric_.signal(peer, call_.heap.arrival(call_.rank, ring_slot_, static_cast<int>(block)), high - low);
       }
     }
     return Step::advanced;
@@ -360,6 +403,10 @@ class Dispatcher {
     tokens_ = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
     const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens_);
     if (wrong >= 0) return fail_wrong_id(wrong);
+    if (g.num_ranks == 1) {
+      phase_ = Phase::done;
+      return Step::finished;
+    }
     const std::int64_t routes = call_.num_tokens * g.top_k;
     const std::int64_t id_words = lined_id_words(g, call_.num_tokens, false);
     const std::int64_t words = lined_id_words(g, call_.num_tokens, call_.plan.list_weights);
@@ -392,7 +439,8 @@ class Dispatcher {
   /// Next slot on every rank, counted over the tokens before this dispatcher's.
   FLASHMOE_HD void begin_lined_rows(const Group& group) {
     const Geometry& g = geometry();
-    for (int destination = 0; destination < g.num_ranks; ++destination) {
+    for (int offset = 1; offset < g.num_ranks; ++offset) {
+      const int destination = peer_at(offset);
       std::uint32_t slots = 0;
       for (std::int64_t base = 0; base < tokens_.begin; base += group.size()) {
         const std::int64_t token = base + group.index();
@@ -480,6 +528,9 @@ class Dispatcher {
   int index_;
   Phase phase_ = Phase::announce;
   std::int64_t wave_ = 0;
+  std::uint64_t sequence_ = 0;         ///< of the wave (counted)
+  int ring_slot_ = 0;                  ///< where it lies
+  std::uint64_t planners_joined_ = 0;  ///< what the planners' counters of the slot read when all have joined for it
   TokenRange chunk_;   ///< planned here, of the wave
   int num_chunks_ = 1;  ///< of the wave that are not empty
   TokenRange tokens_;  ///< left to push here, of the wave

@@ -22,21 +22,27 @@ struct Roster {
 /// Tokens of the smallest chunk that is worth a planner: planning takes a walk over the chunk's routes.
 inline constexpr int kPlanningTokens = 16;
 
+inline constexpr int kMostPlanners = 128;
+
 /// Dispatchers that plan a wave together: each plans a chunk, and sums the counts of all the others' chunks.
 FLASHMOE_HD constexpr int num_planners(const Geometry& g, const Roster& roster) {
-  constexpr int kMost = 128;
   const int chunks = (g.wave_tokens + kPlanningTokens - 1) / kPlanningTokens;
-  const int useful = chunks < kMost ? chunks : kMost;
+  const int useful = chunks < kMostPlanners ? chunks : kMostPlanners;
   return roster.num_dispatchers < useful ? roster.num_dispatchers : useful;
 }
+
+/// Planners whose counts are also summed together: what comes before a chunk is the sum of whole sets and of the chunks
+/// before it in its own, so that each planner reads few counts however many there are.
+inline constexpr int kChunkSet = 16;
+FLASHMOE_HD constexpr int num_chunk_sets(int planners) { return (planners + kChunkSet - 1) / kChunkSet; }
 
 /// Counters of one epoch. The last actor out clears them; no peer ever touches them.
 struct EpochCounters {
   std::uint64_t planned[Limits::wave_ring];   ///< planners that counted their chunk of the slot's own waves
   std::uint64_t placed[Limits::wave_ring];    ///< planners that placed it
   std::uint64_t pushed;                       ///< dispatchers that pushed their share of a wave, over all own waves
-  std::uint64_t combined[Limits::wave_ring];  ///< tokens combined of the slot's own waves
-  std::uint64_t combine_claims;               ///< tokens that combiners have taken (counted form)
+  std::uint64_t combined[Limits::wave_ring];  ///< parts of tokens combined of the slot's own waves
+  std::uint64_t combine_claims;               ///< parts of tokens that combiners have taken (counted form)
   std::uint64_t landed_version;               ///< times the subscriber made rows available
   std::uint64_t closed_waves;                 ///< waves of which every source's rows have landed; all ones: all
   std::uint64_t total_waves;                  ///< waves of all sources, once every header is known
@@ -55,6 +61,7 @@ struct EpochState {
 struct SourceState {
   std::uint64_t num_tokens;
   std::uint64_t num_waves;
+  std::uint64_t sequence;          ///< of its first wave of the epoch
   std::uint64_t waves_listed;      ///< route images decoded this epoch
   std::uint64_t waves_landed;      ///< waves whose rows are all here
   std::uint64_t words_read;        ///< words of the image being read
@@ -88,6 +95,7 @@ struct LocalLayout {
   Geometry geometry;
   Roster roster;
   std::uint32_t task_ring_capacity = 0;
+  std::int64_t image_words = 0;  ///< from one route image to the next
 
   std::size_t epoch_state = 0;       // EpochState
   std::size_t counters = 0;          // EpochCounters
@@ -98,6 +106,7 @@ struct LocalLayout {
   std::size_t wave_slots = 0;        // [num_ranks][wave_ring] WaveSlot
   std::size_t arrived_base = 0;      // [num_ranks][wave_ring][slot_blocks] u64
   std::size_t result_targets = 0;    // [wave_ring][token_blocks][num_ranks] u64
+  std::size_t set_counts = 0;        // [num_chunk_sets][num_ranks + num_experts] u32
   std::size_t chunk_counts = 0;      // [num_planners][num_ranks + num_experts] u32
   std::size_t chunk_cursors = 0;     // [num_planners][num_ranks + num_experts] u32
   std::size_t slot_map = 0;          // [slot_tokens][num_ranks] u32
@@ -158,6 +167,7 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.geometry = g;
   layout.roster = roster;
   layout.task_ring_capacity = task_ring_capacity(g);
+  layout.image_words = max_image_words(g);
   Arena arena;
   const auto take = [&arena](std::int64_t count, std::size_t element_bytes) {
     return arena.take(static_cast<std::size_t>(count) * element_bytes);
@@ -174,12 +184,13 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.wave_slots = take(waves, sizeof(WaveSlot));
   layout.arrived_base = take(waves * g.num_slot_blocks(), 8);
   layout.result_targets = take(waves * g.num_token_blocks(), 8);
+  layout.set_counts = take(num_chunk_sets(num_planners(g, roster)) * keys, 4);
   layout.chunk_counts = take(num_planners(g, roster) * keys, 4);
   layout.chunk_cursors = take(num_planners(g, roster) * keys, 4);
   layout.slot_map = take(slots * g.num_ranks, 4);
   layout.pushed_rows = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, sizeof(PushedRows));
-  layout.own_images = take(g.num_ranks * max_image_words(g), 8);
-  layout.images = take(waves * max_image_words(g), 8);
+  layout.own_images = take(g.num_ranks * layout.image_words, 8);
+  layout.images = take(waves * layout.image_words, 8);
   layout.expert_offsets = take(waves * (g.num_local_experts + 1), 4);
   layout.wave_base = take(waves * g.num_local_experts, 4);
   layout.landed = take(waves * g.num_local_experts, 4);

@@ -79,9 +79,11 @@ FLASHMOE_HD void each_route(const Group& group, const Geometry& g, const std::in
       const std::int32_t route = base + i * group.size() + group.index();
       ahead[i] = route < end ? ids[route] : -1;
     }
-    FLASHMOE_UNROLL
-    for (int i = 0; i < kIdsAhead; ++i) {
-      if (base + i * group.size() < end) visit(base + i * group.size() + group.index(), ahead[i]);
+    FLASHMOE_ROLLED
+    for (int step = 0; step < kIdsAhead && base + step * group.size() < end; ++step) {
+      visit(base + step * group.size() + group.index(), ahead[0]);
+      FLASHMOE_UNROLL
+      for (int i = 1; i < kIdsAhead; ++i) ahead[i - 1] = ahead[i];
     }
   }
 }
@@ -90,11 +92,13 @@ FLASHMOE_HD void each_route(const Group& group, const Geometry& g, const std::in
 template <class Group>
 FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, const std::int32_t* ids,
                                        TokenRange tokens) {
+  const auto num_experts = static_cast<std::uint32_t>(g.num_experts());
   bool none = true;  // each thread looks at all its ids before the group confers
-  for (std::int64_t route = tokens.begin * g.top_k + group.index(); route < tokens.end * g.top_k; route += group.size()) {
-    none &= static_cast<std::uint32_t>(ids[route]) + 1u <= static_cast<std::uint32_t>(g.num_experts());
-  }
+  each_route(group, g, ids, tokens, [&](std::int32_t, std::int32_t id) {
+    none &= static_cast<std::uint32_t>(id) + 1u <= num_experts;
+  });
   if (group.all(none)) return -1;
+  FLASHMOE_ROLLED
   for (std::int64_t base = tokens.begin * g.top_k; base < tokens.end * g.top_k; base += group.size()) {
     const std::int64_t route = base + group.index();
     const bool wrong = route < tokens.end * g.top_k && (ids[route] < -1 || ids[route] >= g.num_experts());
@@ -117,18 +121,19 @@ FLASHMOE_HD void count_experts(const Group& group, const Geometry& g, const std:
 }
 
 /// Counts of a chunk: counts[d] tokens that go to rank d, counts[num_ranks + e] routes to expert e; and the slot
-/// of every token on every rank, counted from the chunk's first (only where the token goes there).
+/// of every token on every rank, counted from the chunk's first (only where the token goes there). Of `own_rank`, whose
+/// slots are its tokens, all tokens count and no slots are noted; -1: of no rank.
 ///   ids [.. ][top_k] of the wave; slot_map(token) [num_ranks]
 template <class Group, class SlotMap>
 FLASHMOE_HD void count_chunk(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
-                             std::uint32_t* counts, const SlotMap& slot_map) {
+                             int own_rank, std::uint32_t* counts, const SlotMap& slot_map) {
   std::uint32_t* experts = counts + g.num_ranks;
   for (int expert = group.index(); expert < g.num_experts(); expert += group.size()) experts[expert] = 0;
   group.sync();
   count_experts(group, g, ids, tokens, 0, g.num_experts(), experts);
   for (int destination = 0; destination < g.num_ranks; ++destination) {
-    std::uint32_t slots = 0;
-    for (std::int64_t base = tokens.begin; base < tokens.end; base += group.size()) {
+    std::uint32_t slots = destination == own_rank ? static_cast<std::uint32_t>(tokens.size()) : 0;
+    for (std::int64_t base = destination == own_rank ? tokens.end : tokens.begin; base < tokens.end; base += group.size()) {
       const std::int64_t token = base + group.index();
       const bool goes = token < tokens.end && goes_to(g, ids + token * g.top_k, destination);
       const Scan scan = group.scan(goes ? 1u : 0u);
@@ -140,27 +145,30 @@ FLASHMOE_HD void count_chunk(const Group& group, const Geometry& g, const std::i
   group.sync();
 }
 
-/// Writes an image's header and counts, and returns the number of entries. `counts_of(e)` is the number of routes
-/// to local expert e; `offsets` [num_local_experts + 1], when not null, receives their exclusive sums.
-template <class Group, class CountsOf>
+/// Writes an image's header, when the counts of its experts are there. One thread.
+FLASHMOE_HD inline void finish_image_head(const RouteImage& image, std::uint32_t num_slots, std::uint32_t num_entries) {
+  image.set_header(num_slots, num_entries);
+  if (image.num_local_experts % 2 == 1) image.counts()[image.num_local_experts] = 0;  // the odd half of the last word
+}
+
+/// Writes an image's header and counts, and returns the number of entries.
+///   routes [num_local_experts]: routes to each local expert; replaced by their exclusive sums, its first entries
+template <class Group>
 FLASHMOE_HD std::uint32_t write_image_head(const Group& group, const RouteImage& image, std::uint32_t num_slots,
-                                           const CountsOf& counts_of, std::uint32_t* offsets) {
+                                           std::uint32_t* routes) {
   std::uint32_t total = 0;
+  FLASHMOE_ROLLED
   for (int base = 0; base < image.num_local_experts; base += group.size()) {
     const int expert = base + group.index();
-    const std::uint32_t count = expert < image.num_local_experts ? counts_of(expert) : 0;
+    const std::uint32_t count = expert < image.num_local_experts ? routes[expert] : 0;
     const Scan scan = group.scan(count);
     if (expert < image.num_local_experts) {
       image.counts()[expert] = count;
-      if (offsets != nullptr) offsets[expert] = total + scan.before;
+      routes[expert] = total + scan.before;
     }
     total += scan.total;
   }
-  if (group.leader()) {
-    image.set_header(num_slots, total);
-    if (image.num_local_experts % 2 == 1) image.counts()[image.num_local_experts] = 0;  // the odd half of the last word
-    if (offsets != nullptr) offsets[image.num_local_experts] = total;
-  }
+  if (group.leader()) finish_image_head(image, num_slots, total);
   group.sync();
   return total;
 }

@@ -3,7 +3,8 @@
 //
 // An m-block is cut when an expert has a full tile of landed rows; a smaller one when no source can add to it soon:
 // all rows of its wave have landed everywhere, or nothing else is left to do while a source is late. So a late rank
-// delays its own rows only, and no processor waits while landed rows exist.
+// delays its own rows only, and no processor waits while landed rows exist. Nothing is cut long before processors need
+// it: the later, the more rows of an expert have landed, whose m-blocks then share the expert's weights.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,9 @@ class Scheduler {
     if (finished_) return Step::finished;
     if (publish_downs(group, lag_)) return Step::advanced;
     const Step step = look_for_work(group);
-    return step == Step::idle && publish_downs(group, 0) ? Step::advanced : step;
+    // Down tasks before their time: there is nothing to put between.
+    const bool now = step == Step::idle && (nothing_to_cut() || unclaimed(group) < kFewest * call_.roster.num_processors);
+    return now && publish_downs(group, 0) ? Step::advanced : step;
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
@@ -36,8 +39,16 @@ class Scheduler {
     // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
     if (!cutting_ && closed_ != kAllWavesClosed) read_progress();
     if (cutting_) return cut_next(group);
+    if (!rehearsed_) return rehearse();
     if (num_downs_ == num_cut_ && no_more_tasks()) return publish_exits(group);
     return flush_if_starved();
+  }
+
+  FLASHMOE_HD bool nothing_to_cut() const { return !cutting_ && closed_ == kAllWavesClosed; }
+
+  /// Tasks that no processor has taken.
+  FLASHMOE_HD int unclaimed(const Group& group) const {
+    return group.broadcast(group.leader() ? call_.task_ring().unclaimed() : 0);
   }
 
   FLASHMOE_HD Step waiting(SignalKind signal, std::uint64_t expected, std::uint64_t seen) {
@@ -58,7 +69,16 @@ class Scheduler {
     version_ = version;
   }
 
+  /// A pass that cuts and publishes nothing, while nothing has landed: a GPU fetches the code that it has not run yet, and
+  /// there is time for that only now.
+  FLASHMOE_HD Step rehearse() {
+    start_pass(false);
+    rehearsing_ = true;
+    return Step::idle;
+  }
+
   FLASHMOE_HD void start_pass(bool flushing) {
+    rehearsed_ = true;
     cutting_ = true;
     flushing_ = flushing;
     first_expert_ = 0;
@@ -85,11 +105,14 @@ class Scheduler {
     return rows;
   }
 
-  /// M-blocks that this thread's expert has rows for.
+  /// The m-blocks of a group that this thread's expert has rows for: the ring has places for three groups.
   FLASHMOE_HD std::uint32_t wanted_blocks() const {
     const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
-    const std::uint32_t wanted = my_pending_ / rows + (flushing_ && my_pending_ % rows > 0 ? 1u : 0u);
-    return wanted < kMostGrouped ? wanted : kMostGrouped;
+    const auto third = static_cast<std::uint32_t>(geometry().num_m_blocks) / 3;
+    const std::uint32_t most = third > kMostGrouped ? kMostGrouped : third > 2 ? third : 2;
+    const std::uint32_t blocks = my_pending_ / rows + (flushing_ && my_pending_ % rows > 0 ? 1u : 0u);
+    const std::uint32_t groups = (blocks + most - 1) / most;
+    return groups > 1 ? (blocks + groups - 1) / groups : blocks;
   }
 
   /// Some m-blocks of the next experts that have any, or the end of the pass. Each thread of the group cuts those of one
@@ -100,7 +123,7 @@ class Scheduler {
       if (!looked_) my_pending_ = expert < geometry().num_local_experts ? pending_rows(expert) : 0;
       looked_ = true;
       const Scan wanted = group.scan(wanted_blocks());
-      if (wanted.total > 0) return cut(group, expert, wanted);
+      if (wanted.total > 0 || rehearsing_) return cut(group, expert, wanted);
       looked_ = false;
     }
     cutting_ = false;
@@ -119,31 +142,33 @@ class Scheduler {
     const auto size = static_cast<std::uint32_t>(group.size());
     const auto index = static_cast<std::uint32_t>(group.index());
     std::uint32_t free = 0;
-    while (free < wanted) {
+    do {
       const std::uint32_t place = free + index;
       const bool mine = place < wanted && observe<Scope::device>(&block_at(num_cut_ + place).free) != 0;
       const bool leading = group.scan(mine ? 1u : 0u).before == index && mine;
       const std::uint32_t found = group.scan(leading ? 1u : 0u).total;
       free += found;
       if (found < size) break;
-    }
+    } while (free < wanted);
     return free;
   }
 
   FLASHMOE_HD Step cut(const Group& group, int expert, const Scan& wanted) {
-    const auto places = static_cast<std::uint32_t>(geometry().num_m_blocks);
-    const std::uint32_t most = places < kMostCut ? places : kMostCut;
-    const std::uint32_t count = free_blocks(group, wanted.total < most ? wanted.total : most);
-    if (count == 0) {
+    const int ahead = unclaimed(group);
+    const bool enough = ahead >= kEnough * call_.roster.num_processors;
+    TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
+    if (!enough && wanted.before < kMostCut) ups.size = wanted_blocks();
+    const std::uint32_t free = free_blocks(group, group.scan(ups.size).total);
+    if (wanted.before + ups.size > free) {  // part of a group only where processors would have to wait for the whole
+      const bool starving = ahead < kFewest * call_.roster.num_processors;
+      ups.size = starving && wanted.before < free ? free - wanted.before : 0;
+    }
+    const std::uint32_t count = group.scan(ups.size).total;
+    if (count == 0 && wanted.total > 0) {
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
+    rehearsing_ = false;
     group.sync();
-    TaskBatch ups{.kind = TaskKind::up};
-    if (wanted.before < count) {
-      const std::uint32_t room = count - wanted.before;
-      ups.index = index_of(num_cut_ + wanted.before);
-      ups.size = wanted_blocks() < room ? wanted_blocks() : room;
-    }
     if (ups.size > 0) cut_expert(expert, num_cut_ + wanted.before, ups.size);
     group.sync();
     num_cut_ += count;
@@ -235,9 +260,12 @@ class Scheduler {
     return waiting(SignalKind::landed, num_cut_, retired);
   }
 
-  /// M-blocks of one expert whose up tasks alternate, and m-blocks cut before the first of them is published.
+  /// Most m-blocks of one expert whose tasks alternate; groups are cut together up to that which reaches kMostCut.
   static constexpr std::uint32_t kMostGrouped = 16;
   static constexpr std::uint32_t kMostCut = 32;
+  /// Tasks a processor that none has taken: with so many nothing is cut; with fewer than so few, what can be done is done.
+  static constexpr int kEnough = 4;
+  static constexpr int kFewest = 1;
 
   /// So far behind an m-block's up tasks come its down tasks, where there are others to put between: as many up tasks as
   /// processors have begun or are about to.
@@ -249,6 +277,8 @@ class Scheduler {
 
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
+  bool rehearsed_ = false;  ///< a pass was made, of whatever
+  bool rehearsing_ = false;
   std::uint64_t closed_ = 0;
   std::uint64_t version_ = 0;
   std::uint64_t num_cut_ = 0;

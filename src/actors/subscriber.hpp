@@ -51,7 +51,7 @@ class Subscriber {
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
   FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
     if (call_.lined()) return 0;
-    return static_cast<int>((call_.epoch_state().wave_sequence[source] + wave) % geometry().wave_ring);
+    return static_cast<int>((call_.source_state(source).sequence + wave) % static_cast<std::uint64_t>(geometry().wave_ring));
   }
 
   /// Keeps the wait that best explains why nothing moves.
@@ -65,6 +65,7 @@ class Subscriber {
     for (int source = group.index(); source < geometry().num_ranks; source += group.size()) {
       SourceState& state = call_.source_state(source);
       state = {};
+      state.sequence = call_.epoch_state().wave_sequence[source];
       if (source != call_.rank) continue;
       state.num_tokens = static_cast<std::uint64_t>(call_.num_tokens);
       state.num_waves = static_cast<std::uint64_t>(call_.own_waves());
@@ -131,7 +132,7 @@ class Subscriber {
       if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
       group.sync();
     } else {
-      const std::uint64_t sequence = call_.epoch_state().wave_sequence[source] + wave;
+      const std::uint64_t sequence = state.sequence + wave;
       const auto* lines = call_.heap_at<const Line>(call_.heap.list(source, slot));
       const std::uint64_t read = state.words_read;
       const std::int64_t line = static_cast<std::int64_t>(read) / Line::kDataWords;
@@ -180,8 +181,10 @@ class Subscriber {
     // Whether lists carry weights is the plan's say: a rank without tokens of its own may have null pointers.
     build_image(group, source, ids, call_.plan.list_weights ? weights : nullptr, num_tokens);
     open_wave(group, source, 0, 0);
-    if (group.leader()) set_lined_ready(source, 0);
-    group.sync();
+    if (source != call_.rank) {
+      if (group.leader()) set_lined_ready(source, 0);
+      group.sync();
+    }
     return Outcome::advanced;
   }
 
@@ -189,8 +192,7 @@ class Subscriber {
   FLASHMOE_HD void build_image(const Group& group, int source, const std::int32_t* ids, const float* weights,
                                std::int64_t num_tokens) {
     const Geometry& g = geometry();
-    const int wave_slot = call_.wave_slot(source, 0);
-    const RouteImage image = call_.image(wave_slot);
+    const RouteImage image = call_.image(call_.wave_slot(source, 0));
     std::uint32_t* slots = call_.lined_slots();
     std::uint32_t num_slots = 0;
     for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
@@ -208,13 +210,7 @@ class Subscriber {
     group.sync();
     count_experts(group, g, ids, {0, num_tokens}, first_expert, g.num_local_experts, counts);
     group.sync();
-    std::uint32_t* offsets = call_.expert_offsets(wave_slot);
-    const std::uint32_t entries =
-        write_image_head(group, image, num_slots, [counts](int expert) { return counts[expert]; }, offsets);
-    for (int expert = group.index(); expert < g.num_local_experts; expert += group.size()) {
-      counts[expert] = offsets[expert];
-    }
-    group.sync();
+    const std::uint32_t entries = write_image_head(group, image, num_slots, counts);
     place_routes(
         group, g,
         {.ids = ids,
@@ -244,25 +240,30 @@ class Subscriber {
     const RouteImage image = call_.image(wave_slot);
     std::uint32_t* offsets = call_.expert_offsets(wave_slot);
     std::uint32_t total = 0;
+    FLASHMOE_ROLLED
     for (int base = 0; base < g.num_local_experts; base += kExpertsEach * group.size()) {
+      const int first = base + group.index() * kExpertsEach;
       std::uint32_t counts[kExpertsEach];
       std::uint32_t landed[kExpertsEach];
-      const auto expert_of = [&](int i) { return base + i * group.size() + group.index(); };
+      std::uint32_t routes = 0;
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
-        const bool valid = expert_of(i) < g.num_local_experts;
-        counts[i] = valid ? image.counts()[expert_of(i)] : 0;
-        landed[i] = valid ? call_.landed(wave_slot)[expert_of(i)] : 0;
+        const bool valid = first + i < g.num_local_experts;
+        counts[i] = valid ? image.counts()[first + i] : 0;
+        landed[i] = valid ? call_.landed(wave_slot)[first + i] : 0;
+        routes += counts[i];
       }
+      const Scan scan = group.scan(routes);
+      std::uint32_t offset = total + scan.before;
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
-        const Scan scan = group.scan(counts[i]);
-        if (expert_of(i) < g.num_local_experts) {
-          offsets[expert_of(i)] = total + scan.before;
-          call_.wave_base(wave_slot)[expert_of(i)] = landed[i];
+        if (first + i < g.num_local_experts) {
+          offsets[first + i] = offset;
+          call_.wave_base(wave_slot)[first + i] = landed[i];
         }
-        total += scan.total;
+        offset += counts[i];
       }
+      total += scan.total;
     }
     if (call_.pre_reduced()) index_slots(group, wave_slot, image);
     if (group.leader()) {
@@ -343,6 +344,7 @@ class Subscriber {
   FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed,
                                    std::uint32_t num_slots) {
     const std::uint32_t* offsets = call_.expert_offsets(wave_slot);
+    FLASHMOE_ROLLED
     for (int first = 0; first < geometry().num_local_experts; first += kExpertsEach * group.size()) {
       std::uint32_t* cursors[kExpertsEach];
       std::uint32_t values[kExpertsEach];
@@ -374,7 +376,7 @@ class Subscriber {
     group.sync();
   }
 
-  /// Tells the scheduler what is new: waves closed first, then the version it polls.
+  /// Tells the scheduler what is new: the waves closed, and the version that says so.
   FLASHMOE_HD void publish_progress(const Group& group) {
     std::uint64_t closed = kAllWavesClosed;
     std::uint64_t total = 0;
@@ -392,8 +394,9 @@ class Subscriber {
       for (int source = 0; all_headers && source < geometry().num_ranks; ++source) {
         call_.epoch_state().num_waves[source] = call_.source_state(source).num_waves;
       }
-      publish(&counters.closed_waves, closed);
-      join(&counters.landed_version, std::uint64_t{1});
+      std::uint64_t* const news[] = {&counters.closed_waves, &counters.landed_version};
+      const std::uint64_t values[] = {closed, ++version_};
+      publish_all(news, values);
     }
     group.sync();
     finished_ = closed == kAllWavesClosed;
@@ -403,6 +406,7 @@ class Subscriber {
   Fabric fabric_;
   bool started_ = false;
   bool finished_ = false;
+  std::uint64_t version_ = 0;  ///< times progress was published; the leader's
   Wait wait_;
 };
 

@@ -95,6 +95,11 @@ class TaskRing {
   /// A ticket to take. The caller must try to find its task until it succeeds.
   FLASHMOE_HD std::uint32_t claim() const { return draw(&state_->next_take); }
 
+  /// Tasks published and not claimed; below 0: claims that wait for tasks. A hint, see peek().
+  FLASHMOE_HD int unclaimed() const {
+    return static_cast<int>(cursor_of(peek(&state_->published)).ticket - peek(&state_->next_take));
+  }
+
   /// Where the epoch's first task will be.
   FLASHMOE_HD TaskCursor first() const { return cursor_of(state_->begun); }
 

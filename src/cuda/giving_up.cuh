@@ -15,13 +15,16 @@ namespace flashmoe::cuda_backend {
 template <class Group>
 class Watch {
  public:
-  __device__ Watch(const KernelArgs& args, const Call& call) : args_(args), call_(call) {}
+  /// `pause_ns`: between idle steps of an actor of which there are many, so that their looks do not delay others.
+  __device__ Watch(const KernelArgs& args, const Call& call, unsigned pause_ns = 0)
+      : args_(args), call_(call), pause_ns_(pause_ns) {}
 
   __device__ void reset() { idle_steps_ = 0; }
 
   /// Collective. Looks at the clock and the abort words every few steps, and backs off between them.
   __device__ bool must_stop(const Group& group) {
     if (idle_steps_ == 0) idle_since_ = now_ns();
+    if (pause_ns_ > 0) __nanosleep(pause_ns_);
     if (++idle_steps_ % kStepsPerLook != 0) return false;
     __nanosleep(20);
     bool stop = false;
@@ -38,6 +41,7 @@ class Watch {
   static constexpr unsigned kStepsPerLook = 8;
   const KernelArgs& args_;
   const Call& call_;
+  unsigned pause_ns_;
   std::uint64_t idle_since_ = 0;
   unsigned idle_steps_ = 0;
 };
@@ -112,8 +116,8 @@ __device__ inline void leave(const KernelArgs& args, const Call& call, const Fab
   KernelState& state = *args.state;
   bool last = false;
   if (group.leader()) {
-    atomicAdd(&state.payload_bytes, traffic.payload_bytes);
-    atomicAdd(&state.overhead_bytes, traffic.overhead_bytes);
+    if (traffic.payload_bytes > 0) atomicAdd(&state.payload_bytes, traffic.payload_bytes);
+    if (traffic.overhead_bytes > 0) atomicAdd(&state.overhead_bytes, traffic.overhead_bytes);
     last = join(&state.blocks_out, std::uint64_t{1}) + 1 == gridDim.x;
   }
   if (!group.broadcast(last)) return;

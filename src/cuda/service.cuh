@@ -17,26 +17,32 @@ namespace flashmoe::cuda_backend {
 
 /// The call as the actors see it, with what only device memory knows.
 __device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& traffic) {
-  static_assert(sizeof(Call) % sizeof(std::uint32_t) == 0);
-  const auto* source = reinterpret_cast<const std::uint32_t*>(&args.call);
-  auto* target = reinterpret_cast<std::uint32_t*>(&call);
-  for (unsigned word = threadIdx.x; word < sizeof(Call) / sizeof(std::uint32_t); word += blockDim.x) {
+  std::uint64_t epoch = 0;
+  std::int64_t num_tokens = args.call.num_tokens;
+  if (threadIdx.x == 0) {  // under way while the rest is copied
+    epoch = args.call.epoch_state().epoch;
+    if (args.num_tokens != nullptr) num_tokens = *args.num_tokens;
+  }
+  static_assert(sizeof(Call) % sizeof(std::uint64_t) == 0);
+  const auto* source = reinterpret_cast<const std::uint64_t*>(&args.call);
+  auto* target = reinterpret_cast<std::uint64_t*>(&call);
+  for (unsigned word = threadIdx.x; word < sizeof(Call) / sizeof(std::uint64_t); word += blockDim.x) {
     target[word] = source[word];
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    call.epoch = call.epoch_state().epoch;
-    if (args.num_tokens != nullptr) call.num_tokens = *args.num_tokens;
+    call.epoch = epoch;
+    call.num_tokens = num_tokens;
     traffic = {0, 0};
   }
   __syncthreads();
 }
 
-/// Steps one actor until it is finished or its rank gives up.
+/// Steps one actor until it is finished or its rank gives up. `pause_ns`: see Watch.
 template <class Group, class ActorT>
 __device__ void run_actor(const KernelArgs& args, const Call& call, const Group& group, Actor kind, ActorT& actor,
-                          WarpLog log) {
-  Watch<Group> watch(args, call);
+                          WarpLog log, unsigned pause_ns = 0) {
+  Watch<Group> watch(args, call, pause_ns);
   while (true) {
     const Step step = actor.step(group);
     trace_step(args, group, log, step, actor);

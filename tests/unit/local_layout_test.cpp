@@ -89,6 +89,7 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   slices.add(&call.wave(0), &call.wave(waves - 1));
   slices.add(call.arrived_base(0), call.arrived_base(waves - 1), g.num_slot_blocks());
   slices.add(call.result_targets(0, 0), call.result_targets(g.wave_ring - 1, g.num_token_blocks() - 1), ranks);
+  slices.add(call.set_counts(0), call.set_counts(num_chunk_sets(planners) - 1), keys);
   slices.add(call.chunk_counts(0), call.chunk_counts(planners - 1), keys);
   slices.add(call.chunk_cursors(0), call.chunk_cursors(planners - 1), keys);
   slices.add(call.slot_map(0), call.slot_map(slots - 1), ranks);

@@ -34,20 +34,25 @@ class Landed {
       entries += rows[expert];
     }
     cursor_ = call.task_ring().first();
+    ticket_ = call.task_ring().claim();
     call.counters().total_waves = 1;
     call.counters().closed_waves = kAllWavesClosed;
   }
 
-  /// Steps the scheduler until it has nothing to do, and takes what it published.
-  std::vector<Task> tasks(Scheduler<SoloGroup>& scheduler) {
-    while (scheduler.step(SoloGroup{}) == Step::advanced) {
-    }
+  /// Steps the scheduler until it has nothing to do, and takes what it published, up to `most` tasks; and again, while
+  /// there is anything.
+  std::vector<Task> tasks(Scheduler<SoloGroup>& scheduler, std::size_t most = 1000) {
     std::vector<Task> taken;
-    Task task;
-    for (std::uint32_t look = 0; look < 4; ++look) {  // one look may end between batches
-      while (call.task_ring().find(next_, cursor_, task)) {
-        taken.push_back(task);
-        ++next_;
+    std::size_t before = 1000;
+    while (taken.size() != before) {
+      before = taken.size();
+      while (scheduler.step(SoloGroup{}) == Step::advanced) before = 1000;
+      Task task;
+      for (int look = 0; look < 4; ++look) {  // one look may end between batches
+        while (taken.size() < most && call.task_ring().find(ticket_, cursor_, task)) {
+          taken.push_back(task);
+          ticket_ = call.task_ring().claim();
+        }
       }
     }
     return taken;
@@ -58,7 +63,7 @@ class Landed {
  private:
   std::unique_ptr<char[]> memory_;
   TaskCursor cursor_;
-  std::uint32_t next_ = 0;
+  std::uint32_t ticket_ = 0;
 };
 
 Task up(std::uint32_t index, std::uint32_t tile) { return {.kind = TaskKind::up, .index = index, .tile = tile}; }
@@ -75,7 +80,7 @@ void expect_tasks(const std::vector<Task>& tasks, const std::vector<Task>& wante
 }
 
 TEST(Scheduler, m_blocks_of_one_expert_alternate_tile_by_tile) {
-  Landed rank({10, 3}, 8);
+  Landed rank({10, 3}, 9);
   Scheduler<SoloGroup> scheduler(rank.call);
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(2, 0), up(0, 1), up(1, 1), up(2, 1), up(3, 0), up(3, 1),
                                        down(0), down(1), down(2), down(3), kExit});
@@ -108,6 +113,27 @@ TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {
   rank.call.m_block(0).free = 1;
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), down(0), kExit});
   EXPECT_EQ(rank.call.m_block(0).segments[0].first_entry, 8u);
+}
+
+TEST(Scheduler, cuts_late_so_that_rows_that_land_meanwhile_share_the_weights) {
+  Landed rank({4, 4, 4, 4, 8}, 9);
+  rank.call.landed(0)[4] = 4;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 1), {up(0, 0)});
+  rank.call.landed(0)[4] = 8;
+  expect_tasks(rank.tasks(scheduler), {up(0, 1), up(1, 0), up(1, 1), down(0), up(2, 0), up(2, 1), down(1), up(3, 0),
+                                       up(3, 1), down(2), up(4, 0), up(5, 0), up(4, 1), up(5, 1), down(3), down(4),
+                                       down(5), kExit});
+}
+
+TEST(Scheduler, down_tasks_keep_their_distance_when_no_place_is_free_until_processors_run_out) {
+  Landed rank({4, 4, 4, 4}, 3);
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 5), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0)});
+  expect_tasks(rank.tasks(scheduler, 1), {up(2, 0)});
+  rank.call.m_block(0).free = 1;
+  expect_tasks(rank.tasks(scheduler, 5), {up(2, 1), down(1), up(0, 0), up(0, 1), down(2)});
+  expect_tasks(rank.tasks(scheduler), {down(0), kExit});
 }
 
 TEST(Scheduler, keeps_what_fills_no_tile_while_a_wave_is_open) {

@@ -19,10 +19,12 @@ __device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric,
 template <DType dtype>
 __device__ void help_combine(const KernelArgs& args, const Call& call, WarpLog log) {
   if (call.lined()) return;
-  const ElementWarp<dtype> group;
-  Combiner<ElementWarp<dtype>> combiner(call, 0);
+  using Warp = ElementWarp<dtype, true>;
+  const Warp group;
+  Combiner<Warp> combiner(call, 0);
   log.restart(args);
-  run_actor(args, call, group, Actor::combiner, combiner, log);
+  constexpr unsigned kPauseNs = 200;  // while other blocks stream weights
+  run_actor(args, call, group, Actor::combiner, combiner, log, kPauseNs);
 }
 
 inline constexpr int kFirstLoader = kForemen + kServiceWarps;
