@@ -16,8 +16,10 @@ struct GpuRouterLimits {
   static constexpr int num_groups = 32;
 };
 
-/// Words of shared memory that a warp needs to choose from a token's scores, a multiple of 4.
-constexpr int choice_scratch(int num_experts) { return num_experts < 96 ? 96 : (num_experts + 3) / 4 * 4; }
+/// Words of shared memory that a warp needs to choose experts.
+inline constexpr int kChoiceScratch = GpuRouterLimits::num_experts;
+/// Tokens that a warp routes side by side, where it has so many of up to 256 experts.
+inline constexpr int kTokensAtOnce = 4;
 
 /// All pointers are device memory of the launching device.
 struct RouterArgs {

@@ -25,7 +25,7 @@ struct RouterTile {
 
   __host__ __device__ static constexpr int sums_stride(int num_experts) { return num_experts + 4; }
   __host__ __device__ static constexpr int stages_bytes(int num_experts) {
-    const int scratch = kRouterWarps * choice_scratch(num_experts) * static_cast<int>(sizeof(float));
+    const int scratch = kRouterWarps * kChoiceScratch * static_cast<int>(sizeof(float));
     return kStages * kStageBytes > scratch ? kStages * kStageBytes : scratch;
   }
   __host__ __device__ static constexpr int shared_bytes(int num_experts) {
@@ -228,13 +228,20 @@ class RouterBlock {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int rows = kRows / place_.size;
     gather_logits(place_.rank * rows, rows);
-    auto* scratch = reinterpret_cast<std::uint32_t*>(stages_) + warp * choice_scratch(args_.num_experts);
-    for (int row = place_.rank * rows + warp; row < (place_.rank + 1) * rows; row += kRouterWarps) {
-      const std::int64_t token = first_token_ + row;
-      if (token >= num_tokens_) return;
-      route_token(args_, {sums_ + row * stride_, args_.selection_bias, scratch}, args_.topk_ids + token * args_.top_k,
-                  args_.topk_weights + token * args_.top_k);
-    }
+    const int num_own = (rows + kRouterWarps - 1) / kRouterWarps;
+    const int own = place_.rank * rows + warp * num_own;  // first of the warp's rows
+    const std::int64_t token = first_token_ + own;
+    const int end = min((warp + 1) * num_own, rows) + place_.rank * rows;
+    const std::int64_t num_routed = min(std::int64_t{end - own}, num_tokens_ - token);
+    if (num_routed <= 0) return;
+    route_tokens(args_,
+                 {.logits = sums_ + own * stride_,
+                  .stride = stride_,
+                  .selection_bias = args_.selection_bias,
+                  .scratch = reinterpret_cast<std::uint32_t*>(stages_) + warp * kChoiceScratch,
+                  .ids = args_.topk_ids + token * args_.top_k,
+                  .weights = args_.topk_weights + token * args_.top_k},
+                 static_cast<int>(num_routed));
   }
 
   const RouterArgs& args_;

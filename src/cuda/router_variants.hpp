@@ -21,8 +21,10 @@ RouterVariants router_variants_fp16();
 RouterVariants router_variants_fp32();
 
 inline constexpr int kGivenLogitsThreads = 256;
-/// Dynamic shared memory of a warp, in words: its scratch and a token's logits.
-constexpr int given_logits_words(int num_experts) { return choice_scratch(num_experts) + (num_experts + 3) / 4 * 4; }
+/// Tokens whose logits a warp holds at once.
+constexpr int given_logits_rows(int num_experts) { return num_experts <= 256 ? kTokensAtOnce : 1; }
+/// Dynamic shared memory of a warp, in words: its scratch and those logits.
+constexpr int given_logits_words(int num_experts) { return kChoiceScratch + given_logits_rows(num_experts) * num_experts; }
 const void* given_logits_kernel();
 
 }  // namespace flashmoe::cuda_backend

@@ -35,7 +35,7 @@ struct RouterTile {
 
   /// In place of the stages after the product: [rows of the block's share][padded experts], then the warps' scratch.
   __device__ float* logits() { return reinterpret_cast<float*>(stages); }
-  static_assert((kRows * kRouterColumns + kRouterConsumers * choice_scratch(GpuRouterLimits::num_experts)) * 4 <=
+  static_assert((kRows * kRouterColumns + kRouterConsumers * kChoiceScratch) * 4 <=
                 kStages * kStageBytes);
 };
 
@@ -274,15 +274,20 @@ class RouterBlock {
       case 4: gather_logits<4>(first_row, num_rows); break;
       default: gather_logits<8>(first_row, num_rows); break;
     }
-    const float* biases = args_.selection_bias != nullptr ? tile_.selection_bias : nullptr;
-    auto* scratch = reinterpret_cast<std::uint32_t*>(tile_.logits() + num_rows * padded_experts()) +
-                    warp() * choice_scratch(args_.num_experts);
-    for (int row = warp(); row < num_rows; row += kRouterConsumers) {
-      const std::int64_t token = first_token_ + first_row + row;
-      if (token >= num_tokens_) return;
-      route_token(args_, {tile_.logits() + row * padded_experts(), biases, scratch}, args_.topk_ids + token * args_.top_k,
-                  args_.topk_weights + token * args_.top_k);
-    }
+    const int num_own = (num_rows + kRouterConsumers - 1) / kRouterConsumers;
+    const int own = warp() * num_own;  // first of the warp's rows
+    const std::int64_t token = first_token_ + first_row + own;
+    const std::int64_t num_routed = min(std::int64_t{min(num_own, num_rows - own)}, num_tokens_ - token);
+    if (num_routed <= 0) return;
+    route_tokens(args_,
+                 {.logits = tile_.logits() + own * padded_experts(),
+                  .stride = padded_experts(),
+                  .selection_bias = args_.selection_bias != nullptr ? tile_.selection_bias : nullptr,
+                  .scratch = reinterpret_cast<std::uint32_t*>(tile_.logits() + num_rows * padded_experts()) +
+                             warp() * kChoiceScratch,
+                  .ids = args_.topk_ids + token * args_.top_k,
+                  .weights = args_.topk_weights + token * args_.top_k},
+                 static_cast<int>(num_routed));
   }
 
   const RouterArgs& args_;
