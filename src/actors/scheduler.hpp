@@ -108,8 +108,8 @@ class Scheduler {
   /// The m-blocks of a group that this thread's expert has rows for: the ring has places for three groups.
   FLASHMOE_HD std::uint32_t wanted_blocks() const {
     const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
-    const auto third = static_cast<std::uint32_t>(geometry().num_m_blocks) / 3;
-    const std::uint32_t most = third > kMostGrouped ? kMostGrouped : third > 2 ? third : 2;
+    const std::uint32_t third = num_places() / 3;
+    const std::uint32_t most = third > kMostGrouped ? kMostGrouped : third > 0 ? third : 1;
     const std::uint32_t blocks = my_pending_ / rows + (flushing_ && my_pending_ % rows > 0 ? 1u : 0u);
     const std::uint32_t groups = (blocks + most - 1) / most;
     return groups > 1 ? (blocks + groups - 1) / groups : blocks;
@@ -134,10 +134,12 @@ class Scheduler {
 
   FLASHMOE_HD MBlock& block_at(std::uint64_t cut) const { return call_.m_block(index_of(cut)); }
   FLASHMOE_HD std::uint32_t index_of(std::uint64_t cut) const {
-    return static_cast<std::uint32_t>(cut % static_cast<std::uint64_t>(geometry().num_m_blocks));
+    return static_cast<std::uint32_t>(cut % num_places());
   }
 
-  /// How many of the next `wanted` places of the intermediate ring are free without a gap.
+  FLASHMOE_HD std::uint32_t num_places() const { return static_cast<std::uint32_t>(geometry().num_m_blocks); }
+
+  /// How many of the next `wanted` places of the intermediate ring are free without a gap. Requires: there are so many.
   FLASHMOE_HD std::uint32_t free_blocks(const Group& group, std::uint32_t wanted) const {
     const auto size = static_cast<std::uint32_t>(group.size());
     const auto index = static_cast<std::uint32_t>(group.index());
@@ -158,7 +160,8 @@ class Scheduler {
     const bool enough = ahead >= kEnough * call_.roster.num_processors;
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
     if (!enough && wanted.before < kMostCut) ups.size = wanted_blocks();
-    const std::uint32_t free = free_blocks(group, group.scan(ups.size).total);
+    const std::uint32_t total = group.scan(ups.size).total;
+    const std::uint32_t free = free_blocks(group, total < num_places() ? total : num_places());
     if (wanted.before + ups.size > free) {  // part of a group only where processors would have to wait for the whole
       const bool starving = ahead < kFewest * call_.roster.num_processors;
       ups.size = starving && wanted.before < free ? free - wanted.before : 0;

@@ -104,9 +104,9 @@ TEST(Scheduler, down_tasks_stay_behind_up_tasks_of_other_m_blocks_while_there_ar
 }
 
 TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {
-  Landed rank({12}, 2);
+  Landed rank({12}, 2);  // so few that m-blocks stand alone
   Scheduler<SoloGroup> scheduler(rank.call);
-  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(0, 1), up(1, 1), down(0), down(1)});
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), down(1)});
   expect_tasks(rank.tasks(scheduler), {});
   rank.call.m_block(1).free = 1;  // the next place in turn is 0
   expect_tasks(rank.tasks(scheduler), {});
@@ -137,7 +137,7 @@ TEST(Scheduler, down_tasks_keep_their_distance_when_no_place_is_free_until_proce
 }
 
 TEST(Scheduler, keeps_what_fills_no_tile_while_a_wave_is_open) {
-  Landed rank({10}, 8);
+  Landed rank({10}, 9);
   rank.call.counters().closed_waves = 0;
   rank.call.counters().landed_version = 1;
   Scheduler<SoloGroup> scheduler(rank.call);
