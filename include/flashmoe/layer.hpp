@@ -70,7 +70,7 @@ class FLASHMOE_API Layer {
   /// Collective: every rank calls, with its own tokens (none, too), and gets its own results.
   ///   x        [num_tokens][hidden], num_tokens = x.num_rows in 0..max_tokens; not changed
   ///   routing  [num_tokens][top_k]: global expert ids (-1: none) and fp32 weights
-  ///   y        [num_tokens][hidden] out; may not overlap x
+  ///   y        [num_tokens][hidden] out; may not overlap the others
   /// `max_tokens`: at least every rank's num_tokens and the same on all ranks; 0: the problem's.
   /// Blocks until this rank's y is done. Throws InvalidArgument on arguments that do not fit, before anything is
   /// sent (the call may be repeated); InvalidArgument on a wrong id, FabricError when ranks disagree about the call or

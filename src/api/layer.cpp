@@ -61,11 +61,10 @@ LayerInfo describe_layer(const Problem& problem, int rank, const HeapLayout& lay
   return info;
 }
 
-bool overlap(const void* a, const void* b, std::int64_t bytes) {
+bool overlap(const void* a, std::int64_t bytes_a, const void* b, std::int64_t bytes_b) {
   const auto first_a = reinterpret_cast<std::uintptr_t>(a);
   const auto first_b = reinterpret_cast<std::uintptr_t>(b);
-  const auto length = static_cast<std::uintptr_t>(bytes);
-  return first_a < first_b + length && first_b < first_a + length;
+  return first_a < first_b + static_cast<std::uintptr_t>(bytes_b) && first_b < first_a + static_cast<std::uintptr_t>(bytes_a);
 }
 
 void check_tensors(const Problem& problem, const ConstRows& x, const RoutingView& routing, const Rows& y,
@@ -89,9 +88,15 @@ void check_tensors(const Problem& problem, const ConstRows& x, const RoutingView
   check_pointer("y", y.data, element);
   check_pointer("topk_ids", routing.topk_ids, sizeof(std::int32_t));
   check_pointer("topk_weights", routing.topk_weights, sizeof(float));
-  if (overlap(x.data, y.data, x.num_rows * problem.hidden * static_cast<std::int64_t>(element))) {
-    throw InvalidArgument("y must not overlap x: pass an output of its own");
-  }
+  const std::int64_t rows_bytes = x.num_rows * problem.hidden * static_cast<std::int64_t>(element);
+  const std::int64_t routes_bytes = x.num_rows * problem.top_k * 4;
+  const auto refuse_overlap = [&](const char* name, const void* input, std::int64_t bytes) {
+    if (!overlap(y.data, rows_bytes, input, bytes)) return;
+    throw InvalidArgument(fmt::format("y must not overlap {}: pass an output of its own", name));
+  };
+  refuse_overlap("x", x.data, rows_bytes);
+  refuse_overlap("topk_ids", routing.topk_ids, routes_bytes);
+  refuse_overlap("topk_weights", routing.topk_weights, routes_bytes);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ using cuda_backend::DeviceGuard;
 using cuda_backend::DeviceMemory;
 using cuda_backend::RelaxedCapture;
 using cuda_backend::require_gpu_memory;
+using cuda_backend::require_row_memory;
 
 int count_devices() {
   int count = 0;
@@ -74,8 +75,7 @@ class UploadedWeights final : public LoadedExperts {
 
  private:
   static void copy(DeviceMemory& target, std::size_t index, const void* source, std::size_t bytes) {
-    if (bytes == 0) return;
-    check(cudaMemcpy(target.as<char>() + index * bytes, source, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    if (bytes > 0) target.upload(index * bytes, source, bytes);
   }
 
   std::size_t local_experts_;
@@ -192,10 +192,10 @@ class CudaLayer final : public RankLayer {
     if (staging_) {
       upload(call, input);
     } else {
-      require_gpu_memory("x", call.x.data, context_->device());
+      require_row_memory("x", call.x.data, context_->device());
       require_gpu_memory("topk_ids", call.routing.topk_ids, context_->device());
       require_gpu_memory("topk_weights", call.routing.topk_weights, context_->device());
-      require_gpu_memory("y", call.y.data, context_->device());
+      require_row_memory("y", call.y.data, context_->device());
     }
     return input;
   }
@@ -251,8 +251,8 @@ class CudaHeap final : public SharedHeap {
     std::shared_ptr<const UploadedWeights> uploaded;
     WeightsView view;
     if (const auto* dense = std::get_if<WeightsView>(&weights)) {
-      require_gpu_memory("weights.up", dense->up, own->device());
-      require_gpu_memory("weights.down", dense->down, own->device());
+      require_row_memory("weights.up", dense->up, own->device());
+      require_row_memory("weights.down", dense->down, own->device());
       require_gpu_memory("weights.up_bias", dense->up_bias, own->device());
       require_gpu_memory("weights.down_bias", dense->down_bias, own->device());
       view = *dense;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "api/checks.hpp"
 #include "cuda/caller_memory.hpp"
 #include "cuda/check.hpp"
 #include "cuda/router_args.hpp"
@@ -16,9 +15,8 @@ using cuda_backend::DeviceGuard;
 using cuda_backend::GpuRouterLimits;
 using cuda_backend::RelaxedCapture;
 using cuda_backend::require_gpu_memory;
+using cuda_backend::require_row_memory;
 using cuda_backend::RouterArgs;
-
-constexpr std::size_t kVectorBytes = 16;  // of the kernel's loads of x and weight
 
 /// tf32 is fp32 in memory, and logits are never rounded to it.
 DType stored(DType dtype) { return dtype == DType::tf32 ? DType::fp32 : dtype; }
@@ -54,8 +52,7 @@ class CudaRouter final : public RouterEngine {
     check_limits(config, parameters);
     const DeviceGuard guard(device);
     const RelaxedCapture relaxed;
-    if (parameters.weight != nullptr) check_pointer("weight", parameters.weight, kVectorBytes);
-    require_gpu_memory("weight", parameters.weight, device);
+    require_row_memory("weight", parameters.weight, device);
     require_gpu_memory("bias", parameters.bias, device);
     require_gpu_memory("selection_bias", parameters.selection_bias, device);
     rules_ = {.x = nullptr,
@@ -85,7 +82,7 @@ class CudaRouter final : public RouterEngine {
           fmt::format("x ({}) and weight ({}) of a router on backend cuda must have one dtype: convert one",
                       to_string(dtype), to_string(weight_dtype_)));
     }
-    check_pointer("x", x.data, kVectorBytes);
+    require_row_memory("x", x.data, device_);
     RouterArgs args = rules_;
     args.x = x.data;
     launch("x", x.data, args, x.num_rows, topk_ids, topk_weights, stream);

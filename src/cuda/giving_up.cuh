@@ -65,20 +65,20 @@ __device__ void give_up(const KernelArgs& args, const Call& call, const Group& g
   }
 }
 
-/// Whether the count of tokens in device memory is none that the caller's tensors have.
-__device__ inline bool has_wrong_count(const KernelArgs& args, const Call& call) {
-  return call.num_tokens < 0 || call.num_tokens > args.call.num_tokens;
-}
-
-/// The device's token count does not fit the call: every thread of every block comes here instead of running actors.
-__device__ inline void refuse_count(const KernelArgs& args, const Call& call) {
-  if (threadIdx.x != 0) return;
-  record_stall(*args.state, {.rank = call.rank,
-                             .actor = Actor::dispatcher,
-                             .wait = {.signal = SignalKind::wrong_count,
-                                      .peer = call.rank,
-                                      .expected = static_cast<std::uint64_t>(args.call.num_tokens),
-                                      .seen = static_cast<std::uint64_t>(call.num_tokens)}});
+/// Whether this launch runs actors: the rank has not given up before, and the token count in device memory is one that the
+/// caller's tensors have. `gave_up`: see load_call(). Every thread of every block asks.
+__device__ inline bool may_run(const KernelArgs& args, const Call& call, bool gave_up) {
+  if (gave_up) return false;  // launched before the host knew; the counters are those of the epoch that was left
+  if (call.num_tokens >= 0 && call.num_tokens <= args.call.num_tokens) return true;
+  if (threadIdx.x == 0) {
+    record_stall(*args.state, {.rank = call.rank,
+                               .actor = Actor::dispatcher,
+                               .wait = {.signal = SignalKind::wrong_count,
+                                        .peer = call.rank,
+                                        .expected = static_cast<std::uint64_t>(args.call.num_tokens),
+                                        .seen = static_cast<std::uint64_t>(call.num_tokens)}});
+  }
+  return false;
 }
 
 /// What stays for the next epoch; see cpu::finish_epoch. One warp.

@@ -31,7 +31,7 @@ std::vector<std::byte> exactly(DType dtype, const float* weight, std::int64_t co
 
 DeviceMemory upload(int device, const void* data, std::size_t bytes) {
   DeviceMemory memory(device, bytes);
-  if (bytes > 0) check(cudaMemcpy(memory.as<void>(), data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  if (bytes > 0) memory.upload(0, data, bytes);
   return memory;
 }
 

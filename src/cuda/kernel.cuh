@@ -16,6 +16,7 @@ struct BlockMemory {
   alignas(16) Call call;
   alignas(8) char broadcast[ProcessorGroup::kScratchBytes];
   Traffic traffic;
+  bool gave_up;
   TraceLog logs[kTraceRows.total()];
 };
 
@@ -25,18 +26,17 @@ __global__ void __launch_bounds__(kBlockThreads, 1) moe_kernel(const __grid_cons
   BlockMemory& block = *reinterpret_cast<BlockMemory*>(shared);
   constexpr TraceRows rows = kTraceRows;
   begin_trace(args, block.logs);
-  load_call(args, block.call, block.traffic);
+  load_call(args, block.call, block.traffic, block.gave_up);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
 
-  if (has_wrong_count(args, call)) {
-    refuse_count(args, call);
-  } else if (threadIdx.x < ProcessorGroup::kThreads) {
+  const bool runs = may_run(args, call, block.gave_up);
+  if (runs && threadIdx.x < ProcessorGroup::kThreads) {
     const ProcessorGroup group{block.broadcast};
     TileEngine<dtype> engine(block.tile, args.weights);
     Processor<ProcessorGroup, Fabric, TileEngine<dtype>> processor(call, fabric, engine);
     run_actor(args, call, group, Actor::processor, processor, WarpLog{block.logs, 0});
-  } else {
+  } else if (runs) {
     const int warp = static_cast<int>(threadIdx.x) / 32 - kProcessorWarps;
     run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp,
                             WarpLog{block.logs, rows.service(0) - kProcessorWarps},

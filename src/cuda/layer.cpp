@@ -44,9 +44,7 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
   last_launch_.create();
   own_stream_.create();
   const std::vector<MBlock> blocks(static_cast<std::size_t>(local_layout_.geometry.num_m_blocks));
-  check(cudaMemcpy(local_.as<char>() + local_layout_.m_blocks, blocks.data(), blocks.size() * sizeof(MBlock),
-                   cudaMemcpyHostToDevice),
-        "cudaMemcpy");
+  local_.upload(local_layout_.m_blocks, blocks.data(), blocks.size() * sizeof(MBlock));
 }
 
 RankContext::~RankContext() {

@@ -39,6 +39,14 @@ class DeviceMemory {
     return *this;
   }
 
+  /// Copies from host memory; kernels on any stream see it afterwards. cudaMemcpy would return before the copy of pageable
+  /// memory has arrived, and no stream but the default one waits for it.
+  void upload(std::size_t offset, const void* source, std::size_t bytes) {
+    const DeviceGuard guard(device_);
+    check(cudaMemcpyAsync(as<char>() + offset, source, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread), "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize");
+  }
+
   template <class T = char>
   T* as() const {
     return static_cast<T*>(data_);

@@ -15,12 +15,15 @@
 
 namespace flashmoe::cuda_backend {
 
-/// The call as the actors see it, with what only device memory knows.
-__device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& traffic) {
+/// The call as the actors see it, with what only device memory knows. `gave_up`: whether the rank has, in a launch before
+/// or in a block of this one.
+__device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& traffic, bool& gave_up) {
   std::uint64_t epoch = 0;
+  std::uint32_t giving_up = 0;
   std::int64_t num_tokens = args.call.num_tokens;
   if (threadIdx.x == 0) {  // under way while the rest is copied
     epoch = args.call.epoch_state().epoch;
+    giving_up = peek(&args.state->giving_up);
     if (args.num_tokens != nullptr) num_tokens = *args.num_tokens;
   }
   static_assert(sizeof(Call) % sizeof(std::uint64_t) == 0);
@@ -34,6 +37,7 @@ __device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& tr
     call.epoch = epoch;
     call.num_tokens = num_tokens;
     traffic = {0, 0};
+    gave_up = giving_up != 0;
   }
   __syncthreads();
 }

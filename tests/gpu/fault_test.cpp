@@ -89,6 +89,27 @@ TEST_P(GpuFaults, a_time_out_is_raised_by_status_and_by_every_later_call) {
   expect_gpu_works();
 }
 
+TEST_P(GpuFaults, calls_on_their_way_when_a_rank_gives_up_leave_everything_alone) {
+  CudaWorld first(problem_, experts_);
+  CudaWorld second(problem_, experts_);
+  for (int call = 0; call < 20; ++call) {
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      // Rank 1 calls the two heaps in the other order: on full GPUs each rank waits for a kernel that has no room.
+      for (CudaWorld* world : {rank == 1 ? &second : &first, rank == 1 ? &first : &second}) {
+        const cuda_backend::DeviceGuard guard(world->context(rank).device());
+        if (call == 0) world->seat(rank).load(batches_[rank]);
+        world->layer(rank).forward(world->seat(rank).input(100, 200, kDeadline), world->stream(rank));
+      }
+    }
+  }
+  first.synchronize_all();  // an illegal access would be thrown here
+  second.synchronize_all();
+  for (CudaWorld* world : {&first, &second}) {
+    for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_THROW(world->layer(rank).status(), Timeout) << rank;
+  }
+  expect_gpu_works();
+}
+
 TEST_P(GpuFaults, two_absent_ranks_are_as_good_as_one) {
   CudaWorld world(problem_, experts_);
   world.call({nullptr, &batches_[1], nullptr}, 200, kDeadline);

@@ -45,6 +45,7 @@ struct BlockMemory {
   alignas(16) TaskSlot slots[kTaskSlots];
   alignas(16) Call call;
   Traffic traffic;
+  bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
   Barrier empty[kStages];      ///< every consumer warp
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.

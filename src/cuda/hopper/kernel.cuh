@@ -42,23 +42,21 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   constexpr TraceRows rows = kTraceRows;
   if (threadIdx.x == 0) block.init_barriers();
   begin_trace(args, block.logs);
-  load_call(args, block.call, block.traffic);
+  load_call(args, block.call, block.traffic, block.gave_up);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
-  const bool refused = has_wrong_count(args, call);
+  const bool runs = may_run(args, call, block.gave_up);
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kFirstConsumer) {
     give_up_registers<kServiceRegisters>();
-    if (refused) {
-      refuse_count(args, call);
-    } else if (warp < kForemen) {
+    if (runs && warp < kForemen) {
       run_foreman(args, fabric, block);
-    } else if (warp < kFirstLoader) {
+    } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
                               WarpLog{block.logs, rows.combiner(0) - kForemen});
-    } else {
+    } else if (runs) {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
     await_all_roles();
@@ -66,7 +64,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     leave(args, call, fabric, block.traffic);
   } else {
     take_registers<kConsumerRegisters>();
-    if (!refused) {
+    if (runs) {
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
       help_combine<dtype>(args, call, WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
     }

@@ -4,7 +4,6 @@
 
 #include "cuda/driver.hpp"
 #include "cuda/hopper/tile_shape.hpp"
-#include "flashmoe/error.hpp"
 
 namespace flashmoe::cuda_backend::hopper {
 
@@ -24,12 +23,6 @@ CUtensorMap make_tensor_map(DType dtype, const void* data, std::int64_t rows, st
 
 TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, const WeightsView& weights,
                             const void* intermediate) {
-  for (const void* data : {weights.up, weights.down}) {
-    if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
-      throw InvalidArgument("weights must be aligned to 16 bytes: pass pointers from the allocator, not into the middle "
-                            "of a row");
-    }
-  }
   const std::int64_t experts = geometry.num_local_experts;
   return {.up = make_tensor_map(problem.dtype, weights.up, experts * problem.up_columns(), geometry.hidden,
                                 kTileColumns / 2),

@@ -142,7 +142,15 @@ def test_run_blocks_and_tells_what_it_did():
     assert torch.equal(out, layer.forward(x, *routes))
 
 
+def shifted(tensor):
+    """A contiguous tensor of the same values, one element off its allocation's alignment."""
+    return torch.cat([tensor.flatten()[:1], tensor.flatten()])[1:].view(tensor.shape)
+
+
 @pytest.mark.parametrize("change, error, message", [
+    (dict(x=shifted), flashmoe.InvalidArgument, "x .* must be aligned to 16 bytes"),
+    (dict(out=lambda _: shifted(torch.empty(32, HIDDEN, dtype=torch.bfloat16, device="cuda"))), flashmoe.InvalidArgument,
+     "y .* must be aligned to 16 bytes"),
     (dict(x=lambda t: t.cpu()), flashmoe.InvalidArgument, "x is on cpu, wanted cuda:0"),
     (dict(topk_ids=lambda t: t.cpu()), flashmoe.InvalidArgument, "topk_ids is on cpu, wanted cuda:0"),
     (dict(x=lambda t: t.float()), flashmoe.InvalidDType, "fp32, wanted bf16"),
@@ -175,6 +183,23 @@ def test_layers_and_functions_refuse_mixed_devices(is_one_sentence):
         with pytest.raises(flashmoe.InvalidArgument, match="is on c") as caught:
             call()
         assert is_one_sentence(str(caught.value))
+
+
+def test_weights_that_are_not_aligned_are_refused(is_one_sentence):
+    w13, w2 = batches.weights()
+    for up, down in ((shifted(w13), w2), (w13, shifted(w2))):
+        with pytest.raises(flashmoe.InvalidArgument, match="must be aligned to 16 bytes") as caught:
+            flashmoe.Layer(problem(8), up, down)
+        assert is_one_sentence(str(caught.value))
+
+
+def test_routes_and_biases_need_no_more_than_the_alignment_of_their_elements():
+    w13, w2 = batches.weights()
+    biases = [torch.randn(w13.shape[:2], device="cuda"), torch.randn(w2.shape[:2], device="cuda")]
+    layers = [flashmoe.Layer(problem(32, up_bias=True, down_bias=True), w13, w2, up_bias=up,
+                             down_bias=down) for up, down in (biases, map(shifted, biases))]
+    x, *routes = batches.batch(32)
+    assert torch.equal(layers[0].forward(x, *routes), layers[1].forward(x, *map(shifted, routes)))
 
 
 def test_fp32_says_that_it_is_tf32():
