@@ -115,6 +115,12 @@ def require(tensor: Any, name: str, shape: tuple[int | None, ...], dtype: str, d
 
 def check(got: View, name: str, shape: tuple[int | None, ...], dtype: str, device: str) -> None:
     """Raises as require()."""
+    check_form(got, name, shape, dtype, device)
+    require_contiguous(got, name)
+
+
+def check_form(got: View, name: str, shape: tuple[int | None, ...], dtype: str, device: str) -> None:
+    """Raises as require(), whatever the order of the elements."""
     if device not in (got.device, got.place):
         raise errors.InvalidArgument(f"{name} is on {got.place}, wanted {device}: move it to where the layer runs")
     if got.dtype != dtype:
@@ -122,7 +128,6 @@ def check(got: View, name: str, shape: tuple[int | None, ...], dtype: str, devic
     if len(got.shape) != len(shape) or any(want not in (None, have) for want, have in zip(shape, got.shape)):
         wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
         raise errors.InvalidArgument(f"{name} has shape {list(got.shape)}, wanted [{wanted}]")
-    require_contiguous(got, name)
 
 
 def require_contiguous(got: View, name: str) -> None:
