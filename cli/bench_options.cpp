@@ -31,7 +31,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--tokens-per-rank", options.tokens_per_rank, "Uneven counts instead: N0,N1,...")->group(batch);
   command
       .add_option("--routing", options.routings,
-                  "uniform, zipf:S, all-to-one, histogram:FILE.json or IDS.npy [uniform]")
+                  "uniform, zipf:S, all-to-one, histogram:COUNTS.json or IDS.npy [uniform]")
       ->delimiter(',')
       ->group(batch);
   command.add_option("--seed", options.shared.seed, "Seed of everything generated")

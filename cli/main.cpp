@@ -55,11 +55,13 @@ ExitCode parse_and_run(int argc, char** argv) {
     CLI::App* subcommand = app.add_subcommand(name, description);
     add_options(*subcommand, options);
     subcommand->callback([&command, &options, function] { command = [&options, function] { return function(options); }; });
+    return subcommand;
   };
   add_command("info", "The machine, and the plan and memory of a layer; without a layer, the presets", &info);
   add_command("run", "One call of a layer, measured, and compared with the reference on a sample of tokens", &run);
   add_command("verify", "One call of a layer, compared with the reference on every token", &verify);
-  add_command("route", "The router of a layer over a batch: loads of experts, and the routes as files", &route);
+  add_command("route", "The router of a layer over a batch: loads of experts, and the routes as files", &route)
+      ->get_option("--output")->description("Write the routes of all ranks to IDS.npy or IDS.npy,WEIGHTS.npy");
   BenchOptions bench_options;
   bench_options.shared.command_line = options.command_line;
   CLI::App* bench_command = app.add_subcommand("bench", "A sweep of layers and batches: repeated calls, timed, beside the bound");

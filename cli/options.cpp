@@ -79,7 +79,8 @@ void add_options(CLI::App& command, Options& options) {
   command.add_option("--ranks", options.ranks, "Ranks the experts are spread over")->capture_default_str()->group(batch);
   command.add_option("--tokens", options.tokens, "Tokens of every rank, or one count a rank: N0,N1,... [64]")->group(batch);
   command.add_option("--routing", options.routing,
-                     "uniform, zipf:S, all-to-one or IDS.npy[,WEIGHTS.npy] [the checkpoint's router, else uniform]")
+                     "uniform, zipf:S, all-to-one, histogram:COUNTS.json or IDS.npy[,WEIGHTS.npy] "
+                     "[the checkpoint's router, else uniform]")
       ->group(batch);
   command.add_option("--hidden-states", options.hidden_states,
                      "Token rows of all ranks from a .safetensors or .npy file (bf16 in .npy: as 16-bit integers)")

@@ -28,6 +28,13 @@ namespace {
 constexpr double kWeightTolerance = 1e-3;
 constexpr double kMostOtherChoices = 1e-2;
 
+bool can_be_written(const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  std::error_code ignored;
+  return file.extension() == ".npy" && file.string().find(',') == std::string::npos &&
+         std::filesystem::is_directory(folder, ignored) && !std::filesystem::is_directory(file, ignored);
+}
+
 /// Files of --output, which are not those of a layer's results.
 struct RoutingFiles {
   std::string ids, weights;
@@ -37,13 +44,11 @@ struct RoutingFiles {
     const std::size_t comma = output.find(',');
     ids = output.substr(0, comma);
     if (comma != std::string::npos) weights = output.substr(comma + 1);
-    for (const std::filesystem::path path : {ids, weights}) {
-      const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-      std::error_code ignored;
-      if (!path.empty() && (path.extension() != ".npy" || !std::filesystem::is_directory(folder, ignored))) {
-        throw InvalidArgument(
-            fmt::format("output ({}) must be IDS.npy or IDS.npy,WEIGHTS.npy in existing folders", output));
-      }
+    const bool right = output.empty() || (can_be_written(ids) && ids != weights &&
+                                          (comma == std::string::npos || can_be_written(weights)));
+    if (!right) {
+      throw InvalidArgument(
+          fmt::format("output ({}) must be IDS.npy or IDS.npy,WEIGHTS.npy, two files in existing folders", output));
     }
   }
 };

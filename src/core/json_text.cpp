@@ -106,8 +106,10 @@ nlohmann::json parse_json(std::string_view text, std::string_view origin, const 
   try {
     return json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    throw InvalidArgument(fmt::format("{} must be valid JSON, and is not from byte {} of {} on: fetch the file again",
-                                      origin, error.byte, text.size()));
+    // An error behind the last byte is one of what is missing there.
+    const std::string where = error.byte > text.size() ? fmt::format("ends too early, at byte {}", text.size())
+                                                       : fmt::format("is not from byte {} of {} on", error.byte, text.size());
+    throw InvalidArgument(fmt::format("{} must be valid JSON, and {}: fetch the file again", origin, where));
   } catch (const nlohmann::json::out_of_range&) {
     throw InvalidArgument(
         fmt::format("{} must hold numbers that fit a double, and has one too large: correct that number", origin));

@@ -1,7 +1,9 @@
 // `flashmoe route`: the router by itself.
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <numeric>
+#include <string>
 
 #include "cli/program.hpp"
 #include "io/npy.hpp"
@@ -45,6 +47,22 @@ TEST(CliRoute, flags_of_a_layer_s_run_are_refused) {
   expect_refused("route --backend cpu --preset qwen3-30b-a3b --routing uniform", "--routing goes with run");
   expect_refused("route --backend cpu --preset qwen3-30b-a3b --processes", "--processes goes with run");
   expect_refused("route --backend cpu --preset qwen3-30b-a3b --tokens 1 --output /nowhere/ids.npy", "/nowhere/ids.npy");
+}
+
+TEST(CliRoute, outputs_that_cannot_be_written_are_refused_before_the_routing) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "folder.npy");
+  const std::string ids = folder / "ids.npy", weights = folder / "weights.npy", taken = folder / "folder.npy";
+  for (const std::string& output : {(folder / "y.safetensors").string(), ids + ",", "," + weights, ids + ",weights.txt",
+                                    ids + "," + ids, ids + "," + weights + "," + weights, taken, ids + "," + taken}) {
+    expect_refused("route --backend cpu --preset qwen3-30b-a3b --tokens 1 --output " + output, "IDS.npy,WEIGHTS.npy");
+  }
+  EXPECT_FALSE(std::filesystem::exists(ids));
+}
+
+TEST(CliRoute, help_says_what_its_output_takes) {
+  EXPECT_THAT(flashmoe("route --help").out, testing::HasSubstr("Write the routes of all ranks to IDS.npy"));
+  EXPECT_THAT(flashmoe("run --help").out, testing::HasSubstr("histogram:COUNTS.json"));
 }
 
 }  // namespace

@@ -138,11 +138,11 @@ TEST(CheckpointErrors, a_malformed_index) {
   copy.write(kIndex, "{");
   expect_refused(
       copy, 1,
-      "DIR/model.safetensors.index.json must be valid JSON, and is not from byte 2 of 1 on: fetch the file again");
+      "DIR/model.safetensors.index.json must be valid JSON, and ends too early, at byte 1: fetch the file again");
   copy.write(kIndex, "");
   expect_refused(
       copy, 1,
-      "DIR/model.safetensors.index.json must be valid JSON, and is not from byte 1 of 0 on: fetch the file again");
+      "DIR/model.safetensors.index.json must be valid JSON, and ends too early, at byte 0: fetch the file again");
   for (const char* index : {"{}", "[]", "1", "{\"weight_map\": []}", "{\"weight_map\": null}"}) {
     copy.write(kIndex, index);
     expect_refused(copy, 1, no_map);

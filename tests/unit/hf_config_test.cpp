@@ -340,7 +340,7 @@ TEST(HfConfig, a_broken_key_is_named_with_the_file_what_was_got_and_what_was_wan
 TEST(HfConfig, text_that_is_no_config_is_refused) {
   const auto parse = [](const std::string& text) { return [text] { parse_model_config(text, "config.json"); }; };
   EXPECT_THAT(parse(""), ThrowsMessage<InvalidArgument>(
-                             "config.json must be valid JSON, and is not from byte 1 of 0 on: fetch the file again"));
+                             "config.json must be valid JSON, and ends too early, at byte 0: fetch the file again"));
   EXPECT_THAT(parse("{\"a\": NaN}"),
               ThrowsMessage<InvalidArgument>(
                   "config.json must be valid JSON, and is not from byte 7 of 10 on: fetch the file again"));

@@ -108,10 +108,10 @@ TEST_F(Safetensors, files_too_short_for_their_header_are_refused) {
 }
 
 TEST_F(Safetensors, a_header_that_is_no_json_object_is_refused) {
-  expect_refused("", 0, "the header of FILE must be valid JSON, and is not from byte 1 of 0 on: fetch the file again");
+  expect_refused("", 0, "the header of FILE must be valid JSON, and ends too early, at byte 0: fetch the file again");
   expect_refused("[]", 0, "the header of FILE must be a JSON object, not an array: fetch the file again");
   expect_refused("{\"a\":", 0,
-                 "the header of FILE must be valid JSON, and is not from byte 6 of 5 on: fetch the file again");
+                 "the header of FILE must be valid JSON, and ends too early, at byte 5: fetch the file again");
 }
 
 TEST_F(Safetensors, a_header_longer_than_the_limit_is_refused) {
