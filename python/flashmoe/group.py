@@ -5,7 +5,7 @@ import uuid
 from typing import Any, Literal, Optional
 
 from . import _native, launch
-from .errors import FabricError
+from .errors import FabricError, InvalidArgument
 
 Backend = Literal["cpu", "cuda"]
 
@@ -104,10 +104,18 @@ class Group:
 
 
 def rank_in(group: Optional[Group], rank: Optional[int]) -> int:
-    """`rank`; where it is None, this process's rank of a group of processes, else 0."""
-    if rank is not None:
-        return _native.integer("rank", rank)
-    return 0 if group is None or group.rank is None else group.rank
+    """`rank`; where it is None, this process's rank of a group of processes, else 0.
+
+    Raises InvalidArgument for a rank that is none of the group's (None: one rank), or another process's.
+    """
+    num_ranks, own = (1, None) if group is None else (group.num_ranks, group.rank)
+    if rank is None:
+        return own or 0
+    if not 0 <= _native.integer("rank", rank) < num_ranks:
+        raise InvalidArgument(f"rank ({rank}) must be in 0..{num_ranks - 1}, one of the group's")
+    if own not in (None, rank):
+        raise InvalidArgument(f"rank ({rank}) must be this process's rank in the group ({own}): leave it out")
+    return rank
 
 
 def _options(backend: str, **settings: float) -> _native.GroupOptions:

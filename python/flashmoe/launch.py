@@ -4,11 +4,14 @@ import hashlib
 import itertools
 import os
 
+from .errors import InvalidArgument
+
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    # srun. SLURM_NTASKS is there in the script of an sbatch, too, which is one process: it says how many srun would start.
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 _JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE",
@@ -18,11 +21,29 @@ _meetings = itertools.count()
 
 
 def launched_as() -> tuple[int, int, int]:
-    """(rank, number of ranks, rank on this machine) as torchrun, mpirun or srun say it; (0, 1, 0) without them."""
-    for rank, num_ranks, local_rank in _RANK_VARIABLES:
+    """(rank, number of ranks, rank on this machine) as torchrun, mpirun or srun say it; (0, 1, 0) without them.
+
+    Raises InvalidArgument for variables that are no such numbers.
+    """
+    for names in _RANK_VARIABLES:
+        rank, num_ranks, local_rank = names
         if rank in os.environ and num_ranks in os.environ:
-            return int(os.environ[rank]), int(os.environ[num_ranks]), int(os.environ.get(local_rank, 0))
+            place = _number(rank), _number(num_ranks), _number(local_rank, "0")
+            if not 0 <= place[0] < place[1] or place[2] < 0:
+                said = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+                raise InvalidArgument(f"the environment ({said}) must say a rank below the number of ranks: start the program "
+                                      "with a launcher, or unset these variables")
+            return place
     return 0, 1, 0
+
+
+def _number(name: str, default: str = "") -> int:
+    value = os.environ.get(name, default)
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidArgument(f"{name} ({value!r}) in the environment must be an integer, as launchers set it: correct or "
+                              "unset it") from None
 
 
 def get_local_rank() -> int:

@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import os
 import threading
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, Sequence
 
 from . import _native, tensors
 from .errors import ForwardOnly, InvalidArgument
@@ -257,6 +257,7 @@ class Layer:
             "topk_ids": tensors.require(topk_ids, "topk_ids", routes, "int32", device),
             "y": tensors.require(out, "out", (num_tokens, problem.hidden), storage, device),
         }
+        tensors.require_writable(views["y"], "out")
         call = _native.initialised(_native.Call)
         call.num_tokens = num_tokens
         _native.set_number(call, "max_tokens", max_tokens)
@@ -270,6 +271,11 @@ class Layer:
         with self._lock:
             _native.call("flashmoe_layer_get_info", self._open_handle(), ctypes.byref(info))
             return LayerInfo(**_fields_of(LayerInfo, info))
+
+    def weights_at(self) -> tuple[int, ...]:
+        """Where the weights lie: up, down and, where the problem has them, up_bias and down_bias."""
+        with self._lock:
+            return tuple(got.pointer for got in self._weights.values())
 
     def forget_weights(self) -> None:
         """Lets go of the weights: from now on whoever calls the layer keeps them where they are meanwhile."""
@@ -302,9 +308,12 @@ def storage_dtype(dtype: str) -> str:
     return "fp32" if dtype == "tf32" else dtype
 
 
-def weight_views(problem: Problem, device: str, up: Any, down: Any, up_bias: Any = None,
-                 down_bias: Any = None) -> dict[str, tensors.View]:
-    """The memory of a rank's weights, without the biases that are None. Raises as Layer."""
+_WEIGHT_NAMES = ("up", "down", "up_bias", "down_bias")
+
+
+def weight_views(problem: Problem, device: str, up: Any, down: Any, up_bias: Any = None, down_bias: Any = None, *,
+                 names: Sequence[str] = _WEIGHT_NAMES) -> dict[str, tensors.View]:
+    """The memory of a rank's weights, without the biases that are None. Raises as Layer, calling them by `names`."""
     storage, experts = storage_dtype(problem.dtype), problem.num_local_experts
     shapes = {
         "up": (up, (experts, problem.up_columns, problem.hidden), storage),
@@ -313,8 +322,9 @@ def weight_views(problem: Problem, device: str, up: Any, down: Any, up_bias: Any
         "down_bias": (down_bias, (experts, problem.hidden), "fp32"),
     }
     return {
-        name: tensors.require(tensor, name, shape, dtype, device)
-        for name, (tensor, shape, dtype) in shapes.items() if tensor is not None
+        name: tensors.require(tensor, told, shape, dtype, device)
+        for (name, (tensor, shape, dtype)), told in zip(shapes.items(), (*names, *_WEIGHT_NAMES[len(names):]))
+        if tensor is not None
     }
 
 

@@ -1,17 +1,22 @@
 """Layers of one rank for calls that bring their weights along."""
 
 import collections
-import contextlib
 import os
 import threading
-from typing import Any, Iterator
+from typing import Any, Callable, Optional, TypeVar
 
 from . import layer as layers
+from .errors import Timeout
 from .group import Group
 
 _MOST_THREADS = 16
 _WORK_OF_THREADS = 1 << 26  # multiplications of a call from which on waking other threads pays
 _MOST_LAYERS = 256
+
+
+_MOST_ATTEMPTS = 16
+
+_Result = TypeVar("_Result")
 
 
 class _Kept:
@@ -38,27 +43,33 @@ class LayerPool:
         self._replayed: list[_Kept] = []  # no longer offered to calls, but graphs may still run on them
         self._lock = threading.Lock()
 
-    @contextlib.contextmanager
-    def layer(self, problem: layers.Problem, place: str, up: Any, down: Any, *, captured: bool = False,
-              **biases: Any) -> Iterator[layers.Layer]:
-        """A layer over these weights, on "cpu", "cuda:0", ...; `captured`: a CUDA graph is going to use it."""
+    def run(self, problem: layers.Problem, place: str, up: Any, down: Any, call: Callable[[layers.Layer], _Result], *,
+            captured: bool = False, **biases: Any) -> _Result:
+        """call(layer) of a layer over these weights, on "cpu", "cuda:0", ...; `captured`: a CUDA graph is going to use it.
+
+        Where the call finds the heap dead, another thread's has failed on it and has raised why: it is made again on a new
+        heap. What else it raises is raised.
+        """
         problem.validate()
         views = layers.weight_views(problem, place, up, down, **biases)
         key, where = (problem, place), tuple(view.pointer for view in views.values())
-        with self._lock:
-            kept = self._kept.get(key)
-            layer = kept.layers.get(where) if kept else None
-        if layer is None:
-            layer = layers.Layer(problem, up, down, group=self._group_of(problem, place), **biases)
-        try:
-            yield layer
-        except BaseException:
+        attempts = 0
+        while True:
             with self._lock:
-                dropped = self._kept.pop(key, None)  # its heap may be dead
-                if dropped is not None and dropped.captured:
-                    self._replayed.append(dropped)
-            raise
-        self._keep(key, where, layer, captured)
+                kept = self._kept.get(key)
+                layer = kept.layers.get(where) if kept else None
+            if layer is None:
+                layer = layers.Layer(problem, up, down, group=self._group_of(problem, place), **biases)
+            try:
+                result = call(layer)
+            except BaseException as error:
+                self._drop(key, kept)  # its heap may be dead
+                attempts += 1
+                if attempts == _MOST_ATTEMPTS or not _found_dead(error):
+                    raise
+            else:
+                self._keep(key, where, layer, captured)
+                return result
 
     def bytes_kept(self) -> int:
         """Of the heaps; one that several problems share counts for each."""
@@ -85,6 +96,13 @@ class LayerPool:
                     Group(1, num_processors=number, num_threads=number))
             return self._groups[backend, number]
 
+    def _drop(self, key: tuple[layers.Problem, str], failed: Optional[_Kept]) -> None:
+        with self._lock:
+            if failed is not None and self._kept.get(key) is failed:  # else another thread has dropped it before
+                del self._kept[key]
+                if failed.captured:
+                    self._replayed.append(failed)
+
     def _keep(self, key: tuple[layers.Problem, str], where: tuple[int, ...], layer: layers.Layer, captured: bool) -> None:
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -105,3 +123,8 @@ class LayerPool:
             if total <= self._most_bytes:
                 return
             total -= self._kept.pop(key).num_bytes
+
+
+def _found_dead(error: BaseException) -> bool:
+    """Whether a call failed because one before it had: it has not begun then."""
+    return isinstance(error, Timeout) and str(error).startswith("this layer's heap is dead")

@@ -228,27 +228,6 @@ def used_here(*kept: Any) -> None:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
-def _make_layer(init: InitArgs, args: MoEForwardArgs, group: Group) -> layers.Layer:
-    import torch
-
-    gated = init.mlp_type == MLPType.GATED
-    if gated != (args.local_expert_up_v is not None):
-        raise InvalidArgument("local_expert_up_v goes with MLPType.GATED: pass it there, and None for VANILLA")
-    biases = (args.local_bias_up, args.local_bias_down) + ((args.local_bias_up_v,) if gated else ())
-    if len({bias is None for bias in biases}) != 1:
-        raise InvalidArgument("the biases go together: pass all of them or none")
-    with torch.no_grad():
-        up, up_bias = args.local_expert_up, args.local_bias_up
-        if gated:
-            up = torch.cat([up, args.local_expert_up_v], dim=1)
-            up_bias = None if up_bias is None else torch.cat([up_bias, args.local_bias_up_v], dim=1)
-        down_bias = args.local_bias_down
-        return layers.Layer(
-            init.problem(biases=up_bias is not None), up, args.local_expert_down, group=group, rank=init.ep_rank,
-            up_bias=None if up_bias is None else up_bias.float(),
-            down_bias=None if down_bias is None else down_bias.float())
-
-
 _WEIGHTS = {  # by Layer's names
     "up": ("local_expert_up", "local_expert_up_v"), "down": ("local_expert_down",),
     "up_bias": ("local_bias_up", "local_bias_up_v"), "down_bias": ("local_bias_down",),

@@ -20,6 +20,7 @@ class View(NamedTuple):
     device: str  # "cpu", "cuda", or another library's name for it
     device_index: int
     owner: Any
+    read_only: bool = False  # where its library says so
 
     @property
     def place(self) -> str:
@@ -36,6 +37,14 @@ class _DLTensor(ctypes.Structure):
     ]
 
 
+class _DLManagedTensorVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", _DLTensor),
+    ]
+
+
+_DL_READ_ONLY = 1  # of flags
 _DL_DTYPES = {
     (0, 8): "int8", (0, 16): "int16", (0, 32): "int32", (0, 64): "int64",
     (1, 8): "uint8", (1, 16): "uint16", (1, 32): "uint32", (1, 64): "uint64",
@@ -47,6 +56,9 @@ _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "floa
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is.restype = ctypes.c_int
+_capsule_is.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def is_torch(tensor: Any) -> bool:
@@ -77,18 +89,31 @@ def _view_of_torch(tensor: Any, name: str) -> View:
                 tensor.device.type, tensor.device.index or 0, tensor)
 
 
-def _view_of_dlpack(tensor: Any, name: str) -> View:
+def _dlpack_capsule(tensor: Any, name: str) -> Any:
     try:
-        capsule = tensor.__dlpack__()
+        try:
+            return tensor.__dlpack__(max_version=(1, 0))  # of which on it says what is read-only
+        except TypeError:  # a library from before that
+            return tensor.__dlpack__()
     except (BufferError, RuntimeError, TypeError) as error:
         raise errors.InvalidArgument(
-            f"{name} cannot be shared by DLPack ({error}): pass a writable plain tensor") from error
-    dl = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+            f"{name} cannot be shared by DLPack ({str(error).rstrip('.')}): pass a writable plain tensor") from error
+
+
+def _view_of_dlpack(tensor: Any, name: str) -> View:
+    capsule = _dlpack_capsule(tensor, name)
+    read_only = False
+    if _capsule_is(capsule, b"dltensor_versioned"):
+        managed = _DLManagedTensorVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+        dl, read_only = managed.tensor, bool(managed.flags & _DL_READ_ONLY)
+    else:
+        dl = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(dl.shape[: dl.ndim])
     strides = tuple(dl.strides[: dl.ndim]) if dl.strides else contiguous_strides(shape)
     dtype = _DL_DTYPES.get((dl.code, dl.bits), f"type {dl.code} of {dl.bits} bits") if dl.lanes == 1 else "vectors"
     device = _DL_DEVICES.get(dl.device_type, f"device type {dl.device_type}")
-    return View((dl.data or 0) + dl.byte_offset, shape, strides, dtype, device, dl.device_id, (tensor, capsule))
+    return View((dl.data or 0) + dl.byte_offset, shape, strides, dtype, device, dl.device_id, (tensor, capsule),
+                read_only)
 
 
 def view(tensor: Any, name: str) -> View:
@@ -138,6 +163,12 @@ def require_contiguous(got: View, name: str) -> None:
     if any(extent > 1 and have != want for extent, have, want in zip(got.shape, got.strides, wanted)):
         raise errors.InvalidArgument(
             f"{name} has strides {list(got.strides)}, wanted {list(wanted)}: pass a contiguous tensor")
+
+
+def require_writable(got: View, name: str) -> None:
+    """Raises InvalidArgument for memory that its library keeps from being written."""
+    if got.read_only:
+        raise errors.InvalidArgument(f"{name} is read-only, and the result is written there: pass a writable tensor")
 
 
 def stream_of(tensor: Any, device: str) -> int:

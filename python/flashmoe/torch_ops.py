@@ -1,12 +1,12 @@
 """Torch operators of the library, with fake implementations: they work under torch.compile, and run forward only."""
 
 import weakref
-from typing import Any, Literal, Optional, cast
+from typing import Any, Callable, Literal, Optional, cast
 
 import torch
 
 from . import layer as layers
-from . import routing, tensors
+from . import _native, routing, tensors
 from .errors import ForwardOnly, InvalidArgument, InvalidDType
 from .layer_pool import LayerPool
 
@@ -37,6 +37,7 @@ _MOST_TOP_K = 32
 
 _pool = LayerPool()
 _layers: "weakref.WeakValueDictionary[int, layers.Layer]" = weakref.WeakValueDictionary()
+_checks: "weakref.WeakKeyDictionary[layers.Layer, weakref.WeakMethod[Callable[[], None]]]" = weakref.WeakKeyDictionary()
 
 
 def fused_moe(
@@ -84,17 +85,24 @@ def fused_moe(
     """
     gated = _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order)
     _check_routes(hidden_states, topk_weights, topk_ids)
+    refuse_transforms(hidden_states, w13, w2, topk_weights, w13_bias, w2_bias)
     if gate_up_order in ("up_gate", "interleaved"):
         w13 = gate_first(w13, gate_up_order)
         w13_bias = None if w13_bias is None else gate_first(w13_bias, gate_up_order)
     ids = _int32_ids("topk_ids", topk_ids)
     if expert_map is not None:
+        require_torch(expert_map, "expert_map")
+        if expert_map.device != hidden_states.device:
+            raise InvalidArgument(f"expert_map is on {expert_map.device}, wanted {hidden_states.device} as hidden_states: "
+                                  "move one")
         ids = _local_ids(ids, _int32_ids("expert_map", expert_map))
     return torch.ops.flashmoe.fused_moe(
         hidden_states, w13, w2, _fp32("topk_weights", topk_weights), ids,
         None if w13_bias is None else _fp32("w13_bias", w13_bias),
         None if w2_bias is None else _fp32("w2_bias", w2_bias),
-        activation, gated, apply_router_weight_on_input, swiglu_alpha, swiglu_limit)
+        _one_of(_native.ACTIVATIONS, "activation", activation), gated,
+        _flag("apply_router_weight_on_input", apply_router_weight_on_input), _real("swiglu_alpha", swiglu_alpha),
+        _real("swiglu_limit", swiglu_limit))
 
 
 def release_memory() -> None:
@@ -120,11 +128,12 @@ def route_logits(logits: torch.Tensor, top_k: int, *, function: str, renormalize
                  num_groups: int, topk_groups: int, jitter_epsilon: float,
                  selection_bias: Optional[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """routing.route() of torch tensors."""
+    refuse_transforms(logits)
     if logits.dim() != 2:
         raise InvalidArgument(f"logits has shape {list(logits.shape)}, wanted [num_tokens, num_experts]")
     return torch.ops.flashmoe.route_logits(
         _fp32("logits", logits), None if selection_bias is None else _fp32("selection_bias", selection_bias),
-        top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon)
+        *_router_settings(top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
 
 
 def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias: Optional[torch.Tensor] = None,
@@ -132,23 +141,35 @@ def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias
           scaling_factor: float = 1.0, num_groups: int = 1, topk_groups: int = 1,
           jitter_epsilon: float = 0.01) -> tuple[torch.Tensor, torch.Tensor]:
     """Router.route() of hidden states [num_tokens, hidden], as an operator. On a GPU, where x and weight have different
-    types, both are converted to the wider one."""
-    return torch.ops.flashmoe.route(hidden_states, weight, bias, selection_bias, top_k, function, renormalize,
-                                    scaling_factor, num_groups, topk_groups, jitter_epsilon)
+    types, both are converted to the wider one. Biases are used as fp32."""
+    require_torch(hidden_states, "hidden_states")
+    if weight.device != hidden_states.device:
+        raise InvalidArgument(f"hidden_states is on {hidden_states.device}, wanted {weight.device} as the router's weight: "
+                              "move one")
+    refuse_transforms(hidden_states, weight)
+    bias = None if bias is None else _fp32("bias", bias)
+    selection_bias = None if selection_bias is None else _fp32("selection_bias", selection_bias)
+    return torch.ops.flashmoe.route(
+        hidden_states, weight, bias, selection_bias,
+        *_router_settings(top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
 
 
-def register_layer(layer: layers.Layer) -> torch.Tensor:
+def register_layer(layer: layers.Layer, check: Optional[Callable[[], None]] = None) -> torch.Tensor:
     """The number by which run_layer() knows the layer, as long as somebody holds it.
 
-    A tensor of no dimensions, so that torch.compile takes it as an input and not as part of the code.
+    A tensor of no dimensions, so that torch.compile takes it as an input and not as part of the code. check: method to call
+    before each call of the layer, in compiled code, too; does not keep its object alive.
     """
     _layers[id(layer)] = layer
+    if check is not None:
+        _checks[layer] = weakref.WeakMethod(check)
     return torch.tensor(id(layer), device="cpu")
 
 
 def run_layer(number: torch.Tensor, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
               topk_ids: torch.Tensor) -> torch.Tensor:
-    """Layer.forward() as an operator."""
+    """Layer.forward() as an operator. Raises what the layer's `check` raises."""
+    refuse_transforms(hidden_states, topk_weights)
     return torch.ops.flashmoe.layer_forward(
         hidden_states, _fp32("topk_weights", topk_weights), _int32_ids("topk_ids", topk_ids), number)
 
@@ -159,8 +180,7 @@ def run_layer(number: torch.Tensor, hidden_states: torch.Tensor, topk_weights: t
 def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> bool:
     """Whether the experts are gated."""
     for name, tensor, dims in (("hidden_states", hidden_states, 2), ("w13", w13, 3), ("w2", w2, 3)):
-        if not isinstance(tensor, torch.Tensor):
-            raise InvalidDType(f"{name} must be a torch tensor, but is a {type(tensor).__name__}")
+        require_torch(tensor, name)
         if tensor.dim() != dims:
             raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted {dims} dimensions")
         if tensor.device != hidden_states.device:
@@ -179,7 +199,12 @@ def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> 
         raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, {hidden}] as "
                               "w13 has")
     for name, bias, size in (("w13_bias", w13_bias, columns), ("w2_bias", w2_bias, hidden)):
-        if bias is not None and bias.shape != (experts, size):
+        if bias is None:
+            continue
+        require_torch(bias, name)
+        if bias.device != hidden_states.device:
+            raise InvalidArgument(f"{name} is on {bias.device}, wanted {hidden_states.device} as hidden_states: move one")
+        if bias.shape != (experts, size):
             raise InvalidArgument(f"{name} has shape {list(bias.shape)}, wanted [{experts}, {size}]")
     gated = columns == 2 * intermediate
     if gated and gate_up_order not in _GATE_UP_ORDERS:
@@ -191,7 +216,51 @@ def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> 
     return gated
 
 
+def require_torch(tensor: Any, name: str) -> None:
+    """Raises InvalidDType for what is no torch tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidDType(f"{name} must be a torch tensor, but is a {type(tensor).__name__}")
+
+
+def _one_of(names: tuple[str, ...], what: str, name: Any) -> str:
+    return names[_native.number_of(names, what, name)]
+
+
+def _whole(name: str, value: Any) -> int:
+    return value if isinstance(value, int) else _native.integer(name, value)
+
+
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise InvalidDType(f"{name} ({value!r}) must be a number")
+    return float(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if value not in (True, False):
+        raise InvalidDType(f"{name} ({value!r}) must be True or False")
+    return bool(value)
+
+
+def _router_settings(top_k: Any, function: Any, renormalize: Any, scaling_factor: Any, num_groups: Any, topk_groups: Any,
+                     jitter_epsilon: Any) -> tuple[Any, ...]:
+    """As the operators take them. Raises InvalidArgument (InvalidDType) for what no router takes."""
+    return (_whole("top_k", top_k), _one_of(_native.ROUTER_FUNCTIONS, "function", function),
+            _flag("renormalize", renormalize), _real("scaling_factor", scaling_factor), _whole("num_groups", num_groups),
+            _whole("topk_groups", topk_groups), _real("jitter_epsilon", jitter_epsilon))
+
+
+def refuse_transforms(*given: Optional[torch.Tensor]) -> None:
+    """Raises ForwardOnly inside of torch.func's grad(), jvp() and the like."""
+    if torch.compiler.is_compiling():
+        return
+    if any(tensor is not None and torch._C._functorch.is_gradtrackingtensor(tensor) for tensor in given):
+        _no_backward()
+
+
 def _check_routes(hidden_states, topk_weights, topk_ids) -> None:
+    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
+        require_torch(tensor, name)
     for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
         if tensor.device != hidden_states.device:
             raise InvalidArgument(f"{name} is on {tensor.device}, wanted {hidden_states.device} as hidden_states: "
@@ -251,8 +320,8 @@ def _fused_moe(
     gated: bool, weight_on_input: bool, swiglu_alpha: float, swiglu_limit: float,
 ) -> torch.Tensor:
     place = tensors.view(hidden_states, "hidden_states").place
-    for name, weights in (("w13", w13), ("w2", w2)):
-        tensors.view(weights, name)  # refused by the name that it has here
+    for name, given in (("hidden_states", hidden_states), ("w13", w13), ("w2", w2)):
+        tensors.require_contiguous(tensors.view(given, name), name)  # by the name that it has here
     dtype = layer_dtype(hidden_states.dtype, place, "dtype of hidden_states")
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     num_tokens, hidden = hidden_states.shape
@@ -266,8 +335,10 @@ def _fused_moe(
         down_bias=w2_bias is not None, weight_on_input=weight_on_input, swiglu_alpha=swiglu_alpha,
         swiglu_limit=swiglu_limit)
     captured = place != "cpu" and torch.cuda.is_current_stream_capturing()
-    with _pool.layer(problem, place, w13, w2, up_bias=w13_bias, down_bias=w2_bias, captured=captured) as layer:
-        return layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids, out=output)
+    return _pool.run(
+        problem, place, w13, w2,
+        lambda layer: layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids, out=output),
+        up_bias=w13_bias, down_bias=w2_bias, captured=captured)
 
 
 @_fused_moe.register_fake
@@ -281,6 +352,12 @@ def _layer_forward(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk
     layer = _layers.get(int(number))
     if layer is None:
         raise InvalidArgument("the layer of this operator is gone: keep its module alive")
+    check = _checks[layer]() if layer in _checks else None
+    if check is not None:
+        check()
+    problem = layer.problem
+    tensors.require(hidden_states, "hidden_states", (None, problem.hidden), layers.storage_dtype(problem.dtype),
+                    topk_weights.device.type)
     return layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids)
 
 
@@ -330,7 +407,7 @@ def _(hidden_states, weight, bias, selection_bias, top_k, *_):
     return _fake_routes(hidden_states, top_k)
 
 
-def _no_backward(context: Any, *gradients: Any) -> None:
+def _no_backward(*_: Any) -> None:
     raise ForwardOnly("flashmoe layers run forward only: call them under torch.no_grad(), or detach their result")
 
 

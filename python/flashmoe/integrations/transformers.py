@@ -12,7 +12,7 @@ import torch
 
 from .. import layer as layers
 from .. import torch_ops
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, InvalidDType
 from ..group import Group, rank_in
 from ..layer_module import LayerModule
 
@@ -53,25 +53,21 @@ class Experts(LayerModule):
     gate_up_proj_bias: torch.nn.Parameter
     down_proj_bias: torch.nn.Parameter
 
-    def __init__(self, original: Any, hidden_act: str, group: Optional[Group], rank: int,
-                 max_tokens: int):
-        super().__init__()
+    def __init__(self, original: Any, problem: layers.Problem, group: Optional[Group], rank: int):
+        """problem: as problem_of() says it."""
+        super().__init__(group, rank)
         form = _FORMS[type(original).__name__]
         self._original = [original]  # not a submodule
-        self._form, self._group, self._rank, self._max_tokens = form, group, rank, max_tokens
-        self._num_ranks = 1 if group is None else group.num_ranks
-        self._activation: layers.Activation = "swiglu_clamped" if form.clamped else _activation(hidden_act)
-        self._alpha: float = original.alpha if form.clamped else 1.702
-        self._limit: float = original.limit if form.clamped else 7.0
-        if original.num_experts % self._num_ranks:
-            raise InvalidArgument(f"num_experts ({original.num_experts}) must be a multiple of the group's num_ranks "
-                                  f"({self._num_ranks})")
-        self._copied = form.transposed or self._num_ranks > 1
+        self._form, self._problem = form, problem
+        self.weight_names = ("gate_up_proj", "down_proj")
+        if form.bias:
+            self.weight_names += ("gate_up_proj_bias", "down_proj_bias")
+        self._copied = form.transposed or problem.num_ranks > 1
         if not self._copied:
             self.gate_up_proj, self.down_proj = original.gate_up_proj, original.down_proj
             return
         with torch.no_grad():
-            mine = slice(*(original.num_experts // self._num_ranks * index for index in (rank, rank + 1)))
+            mine = slice(*(problem.num_local_experts * index for index in (self.rank, self.rank + 1)))
             up, down = original.gate_up_proj[mine], original.down_proj[mine]
             if form.transposed:
                 up, down = up.transpose(1, 2), down.transpose(1, 2)
@@ -87,31 +83,18 @@ class Experts(LayerModule):
 
     def forward(self, hidden_states: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden]: the weighted sum of each token's experts."""
+        problem = self._problem
+        if self.group is not None:
+            return self._run_layer(hidden_states, topk_weights, topk_ids)
         up_bias, down_bias = (self.gate_up_proj_bias, self.down_proj_bias) if self._form.bias else (None, None)
-        if self._group is None:
-            return torch_ops.fused_moe(
-                hidden_states, self.gate_up_proj, self.down_proj, topk_weights, topk_ids, gate_up_order="gate_up",
-                activation=self._activation, apply_router_weight_on_input=self._form.in_block, w13_bias=up_bias,
-                w2_bias=down_bias, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
-        if self._layer is None:
-            problem = self._problem(topk_ids.shape[1])
-            self._make_layer(problem, self.gate_up_proj, self.down_proj, up_bias=up_bias, down_bias=down_bias,
-                             group=self._group, rank=self._rank)
-        return torch_ops.run_layer(self._layer_number, hidden_states, topk_weights, topk_ids)
-
-    def _problem(self, top_k: int) -> layers.Problem:
-        experts, hidden, intermediate = self.down_proj.shape
-        return layers.Problem(
-            hidden=hidden, intermediate=intermediate, top_k=top_k, num_experts=experts * self._num_ranks,
-            max_tokens=self._max_tokens, num_ranks=self._num_ranks,
-            dtype=torch_ops.layer_dtype(self.down_proj.dtype, "cpu" if self._group is None else self._group.backend,
-                                       "dtype of down_proj"),
-            activation=self._activation, up_bias=self._form.bias, down_bias=self._form.bias,
-            weight_on_input=self._form.in_block, swiglu_alpha=self._alpha, swiglu_limit=self._limit)
+        return torch_ops.fused_moe(
+            hidden_states, self.gate_up_proj, self.down_proj, topk_weights, topk_ids, gate_up_order="gate_up",
+            activation=problem.activation, apply_router_weight_on_input=problem.weight_on_input, w13_bias=up_bias,
+            w2_bias=down_bias, swiglu_alpha=problem.swiglu_alpha, swiglu_limit=problem.swiglu_limit)
 
     def restore(self) -> Any:
         """The model's own experts, with their matrices back."""
-        if self._num_ranks > 1:
+        if self._problem.num_ranks > 1:
             raise InvalidArgument("this model has only its rank's experts: load it anew instead of unpatching it")
         original = self._original[0]
         if self._copied:
@@ -136,11 +119,15 @@ def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Option
         rank: which of them this is (see Layer).
         max_tokens: with a group, most tokens (batch times sequence) of one forward(), the same on all ranks.
 
-    Raises InvalidArgument for a model without MoE blocks that are known, or patched already.
+    Raises InvalidArgument (InvalidDType), with the model as it was, for one without MoE blocks that are known, patched
+    already, with experts that cannot run here, and for a rank that is none of the group's.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidDType(f"model is a {type(model).__name__}, wanted a transformers model")
     if group is not None and max_tokens <= 0:
         raise InvalidArgument(f"max_tokens ({max_tokens}) must be above 0 with a group: say how many tokens one "
                               "forward() has at most, the same on all ranks")
+    rank = rank_in(group, rank)
     if any(isinstance(module, Experts) for module in model.modules()):
         raise InvalidArgument("the model is patched already: unpatch it first")
     blocks: list[Any] = [
@@ -148,8 +135,9 @@ def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Option
     if not blocks:
         raise InvalidArgument(f"{type(model).__name__} has no MoE blocks that can be replaced: wanted one of "
                               f"{', '.join(_FORMS)} in it")
-    for block in blocks:
-        block.experts = Experts(block.experts, _hidden_act(model), group, rank_in(group, rank), max_tokens)
+    problems = [problem_of(block.experts, model, group, max_tokens) for block in blocks]  # before anything is freed
+    for block, problem in zip(blocks, problems):
+        block.experts = Experts(block.experts, problem, group, rank)
         if block.experts._form.in_block:
             block.forward = types.MethodType(_llama4_forward, block)
     return model
@@ -173,12 +161,29 @@ def _llama4_forward(block: Any, hidden_states: torch.Tensor) -> tuple[torch.Tens
     return block.shared_expert(hidden_states) + routed, logits
 
 
-def _hidden_act(model: Any) -> str:
-    config = model.config.get_text_config()
-    return getattr(config, "hidden_act", "silu")
+def problem_of(original: Any, model: torch.nn.Module, group: Optional[Group], max_tokens: int) -> layers.Problem:
+    """What a block's experts compute, with top 1, for the router says how many there are. Raises as patch()."""
+    form = _FORMS[type(original).__name__]
+    experts, outer, inner = original.down_proj.shape
+    if form.transposed:
+        outer, inner = inner, outer
+    problem = layers.Problem(
+        hidden=outer, intermediate=inner, top_k=1, num_experts=experts, max_tokens=max_tokens or 1,
+        num_ranks=1 if group is None else group.num_ranks,
+        dtype=torch_ops.layer_dtype(original.down_proj.dtype, "cpu", "dtype of down_proj"),
+        activation="swiglu_clamped" if form.clamped else _activation(original, model), up_bias=form.bias,
+        down_bias=form.bias, weight_on_input=form.in_block, swiglu_alpha=original.alpha if form.clamped else 1.702,
+        swiglu_limit=original.limit if form.clamped else 7.0)
+    problem.validate()
+    return problem
 
 
-def _activation(hidden_act: str) -> layers.Activation:
+def _activation(original: Any, model: Any) -> layers.Activation:
+    """Of the experts' own config where they keep one: a part of a model need not have it."""
+    config = getattr(original, "config", None) or getattr(model, "config", None)
+    if config is None:
+        raise InvalidArgument(f"{type(model).__name__} has no config that says its hidden_act: patch the whole model")
+    hidden_act = getattr(config.get_text_config(), "hidden_act", "silu")
     if hidden_act not in _ACTIVATIONS:
         raise InvalidArgument(f"hidden_act ({hidden_act!r}) of the model must be one of {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[hidden_act]

@@ -141,10 +141,44 @@ def test_no_gpu_is_said():
         pytest.skip("this machine has a GPU")
 
 
-def test_read_only_arrays_are_refused(weights, call):
+def test_read_only_arrays_are_read_and_never_written(weights, call, is_one_sentence, tmp_path):
+    expected = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights).forward(**call)
+    for name, array in weights.items():
+        numpy.save(tmp_path / name, array)
+    weights = {name: numpy.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in weights}
+    for array in call.values():
+        array.flags.writeable = False
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
+    assert numpy.array_equal(layer.forward(**call), expected)
+    out = numpy.full_like(call["x"], 9)
+    out.flags.writeable = False
+    with pytest.raises(flashmoe.InvalidArgument, match="out is read-only") as caught:
+        layer.forward(**call, out=out)
+    assert is_one_sentence(str(caught.value)) and (out == 9).all()
+    logits = numpy.ones((3, EXPERTS), numpy.float32)
+    logits.flags.writeable = False
+    assert flashmoe.route(logits, TOP_K)[1].shape == (3, TOP_K)
+
+
+class OldArray:
+    """An array of a library whose __dlpack__ knows no versions."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+
+def test_libraries_of_the_first_dlpack_serve(weights, call, is_one_sentence):
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **{name: OldArray(array) for name, array in weights.items()})
+    out = numpy.empty_like(call["x"])
+    layer.forward(**{name: OldArray(array) for name, array in call.items()}, out=OldArray(out))
+    assert numpy.array_equal(out, flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights).forward(**call))
     call["x"].flags.writeable = False
-    with pytest.raises(flashmoe.InvalidArgument, match="x cannot be shared"):
-        flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights).forward(**call)
+    with pytest.raises(flashmoe.InvalidArgument, match="x cannot be shared") as caught:
+        layer.forward(**{**call, "x": OldArray(call["x"])}, out=out)
+    assert is_one_sentence(str(caught.value))
 
 
 def test_handles_are_not_copied(weights):

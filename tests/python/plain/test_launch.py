@@ -1,16 +1,19 @@
 """How processes that a launcher started find each other, without a GPU."""
 
+import types
+
 import pytest
 
 import flashmoe
 from flashmoe import launch
+from flashmoe.group import rank_in
 
 CODE = "from flashmoe import launch; print(launch.next_group_id(), launch.next_group_id())"
 LAUNCHERS = {
     "torchrun": dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", TORCHELASTIC_RUN_ID="job", MASTER_PORT="29500"),
     "mpirun": dict(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="1",
                    PMIX_NAMESPACE="job"),
-    "srun": dict(SLURM_PROCID="1", SLURM_NTASKS="2", SLURM_LOCALID="1", SLURM_JOB_ID="7", SLURM_STEP_ID="0"),
+    "srun": dict(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="2", SLURM_LOCALID="1", SLURM_JOB_ID="7", SLURM_STEP_ID="0"),
     "unknown job": dict(PMI_RANK="1", PMI_SIZE="2", MPI_LOCALRANKID="1"),
 }
 
@@ -35,3 +38,38 @@ def test_joining_without_a_gpu_is_told(monkeypatch, is_one_sentence):
     with pytest.raises(flashmoe.CudaError, match="cuda") as caught:
         flashmoe.Group.from_launcher()
     assert is_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("variables, place", [
+    (dict(SLURM_JOB_ID="7", SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0"), (0, 1, 0)),
+    (dict(SLURM_STEP_ID="4294967290", SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0", SLURM_NTASKS="8"), (0, 1, 0)),
+    (dict(SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="3", SLURM_NTASKS="8", SLURM_LOCALID="1"), (3, 4, 1)),
+], ids=["sbatch", "salloc", "srun of less"])
+def test_a_process_that_srun_has_not_started_is_alone(monkeypatch, variables, place):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launch.launched_as() == place
+
+
+@pytest.mark.parametrize("variables, message", [
+    (dict(RANK="abc", WORLD_SIZE="2"), r"RANK \('abc'\)"),
+    (dict(RANK="0", WORLD_SIZE=""), r"WORLD_SIZE \(''\)"),
+    (dict(RANK="0", WORLD_SIZE="2", LOCAL_RANK="gpu"), r"LOCAL_RANK \('gpu'\)"),
+    (dict(RANK="2", WORLD_SIZE="2"), "RANK=2, WORLD_SIZE=2"),
+    (dict(RANK="-1", WORLD_SIZE="2"), "RANK=-1, WORLD_SIZE=2"),
+    (dict(RANK="0", WORLD_SIZE="2", LOCAL_RANK="-1"), "LOCAL_RANK=-1"),
+])
+def test_an_environment_that_cannot_be_is_refused(monkeypatch, is_one_sentence, variables, message):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for call in (flashmoe.get_local_rank, flashmoe.Group.from_launcher):
+        with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
+            call()
+        assert is_one_sentence(str(caught.value))
+
+
+def test_a_process_has_the_rank_it_joined_with():
+    group = types.SimpleNamespace(num_ranks=2, rank=1)
+    assert rank_in(group, None) == rank_in(group, 1) == 1
+    with pytest.raises(flashmoe.InvalidArgument, match=r"rank \(0\) must be this process's rank in the group \(1\)"):
+        rank_in(group, 0)

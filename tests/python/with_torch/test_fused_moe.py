@@ -1,8 +1,10 @@
 """flashmoe.fused_moe and its operators on CPU tensors, against a naive computation in fp64."""
 
+import concurrent.futures
 import gc
 import weakref
 
+import numpy
 import pytest
 import torch
 
@@ -171,8 +173,7 @@ def test_memory_between_calls_is_bounded():  # MEM1, MEM3
     seen = []
     for tokens in (8, 16, 32, 64, 128, 256, 256, 8):
         problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, tokens, dtype="fp32")
-        with pool.layer(problem, "cpu", *make()[1:3]) as layer:
-            need = layer.info.heap_bytes + layer.info.local_bytes
+        need = pool.run(problem, "cpu", *make()[1:3], lambda layer: layer.info.heap_bytes + layer.info.local_bytes)
         seen.append(pool.bytes_kept())
         assert need <= seen[-1] <= max(1 << 20, need)
     assert max(seen) > min(seen) > 0
@@ -185,11 +186,9 @@ def test_a_heap_that_a_graph_uses_outlives_a_call_that_fails():
                                dtype="fp32")
     _, w13, w2, _, _ = make()
     pool = layer_pool.LayerPool()
-    with pool.layer(problem, "cpu", w13, w2, captured=True) as layer:
-        used = weakref.ref(layer)
-    with pytest.raises(ZeroDivisionError), pool.layer(problem, "cpu", w13, w2):
-        1 / 0
-    del layer
+    used = pool.run(problem, "cpu", w13, w2, weakref.ref, captured=True)
+    with pytest.raises(ZeroDivisionError):
+        pool.run(problem, "cpu", w13, w2, lambda layer: 1 / 0)
     gc.collect()
     assert used() is not None
     pool.clear()
@@ -228,11 +227,11 @@ def test_gradients_are_refused():
     (dict(activation="swish"), ValueError, "silu"),
     (dict(w13=torch.randn(EXPERTS, INTERMEDIATE, HIDDEN)), ValueError, "gate_up_order"),
     (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN - 8)), ValueError, "do not go together"),
-    (dict(w13=torch.randn(EXPERTS, HIDDEN, 2 * INTERMEDIATE).transpose(1, 2)), ValueError, "contiguous"),
+    (dict(w13=torch.randn(EXPERTS, HIDDEN, 2 * INTERMEDIATE).transpose(1, 2)), ValueError, "^w13 has strides"),
     (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN).bfloat16()), TypeError, "w13 has dtype"),
     (dict(w2=[1]), TypeError, "w2 must be a torch tensor"),
     (dict(hidden_states=torch.randn(TOKENS, HIDDEN + 1)), ValueError, "hidden_states"),
-    (dict(hidden_states=torch.randn(TOKENS, 2 * HIDDEN)[:, ::2]), ValueError, "contiguous"),
+    (dict(hidden_states=torch.randn(TOKENS, 2 * HIDDEN)[:, ::2]), ValueError, "^hidden_states has strides"),
     (dict(hidden_states=torch.randn(HIDDEN)), ValueError, "hidden_states"),
     (dict(hidden_states=torch.randn(TOKENS, HIDDEN).to_sparse()), ValueError, "layout sparse_coo, wanted a dense one"),
     (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN).to_sparse()), ValueError, "w13 is a tensor of layout"),
@@ -247,6 +246,17 @@ def test_gradients_are_refused():
     (dict(expert_map=torch.zeros(2, 2, dtype=torch.int32)), ValueError, "expert_map"),
     (dict(topk_ids=torch.zeros(2, TOP_K, dtype=torch.int32)), ValueError, "topk_weights|topk_ids"),
     (dict(w2_bias=torch.zeros(EXPERTS)), ValueError, "w2_bias"),
+    (dict(w2_bias=torch.zeros(EXPERTS, HIDDEN).numpy()), TypeError, "w2_bias must be a torch tensor, but is a ndarray"),
+    (dict(w13_bias=torch.zeros(EXPERTS, 2 * INTERMEDIATE, device="meta")), ValueError, "w13_bias is on meta, wanted cpu"),
+    (dict(topk_weights=torch.ones(TOKENS, TOP_K).numpy()), TypeError, "topk_weights must be a torch tensor"),
+    (dict(topk_ids=[[0] * TOP_K] * TOKENS), TypeError, "topk_ids must be a torch tensor, but is a list"),
+    (dict(expert_map=torch.arange(EXPERTS).numpy()), TypeError, "expert_map must be a torch tensor"),
+    (dict(expert_map=torch.arange(EXPERTS, device="meta")), ValueError, "expert_map is on meta, wanted cpu"),
+    (dict(activation=None), ValueError, "activation .None. must be one of silu"),
+    (dict(swiglu_alpha="x"), TypeError, "swiglu_alpha .'x'. must be a number"),
+    (dict(swiglu_limit=None), TypeError, "swiglu_limit .None. must be a number"),
+    (dict(apply_router_weight_on_input=1.5), TypeError, "apply_router_weight_on_input .1.5. must be True or False"),
+    (dict(w2=torch.randn(EXPERTS, INTERMEDIATE, HIDDEN).transpose(1, 2)), ValueError, "^w2 has strides"),
     (dict(hidden_states=torch.randn(TOKENS, HIDDEN, device="meta")), ValueError, "w13 is on cpu, wanted meta"),
     (dict(topk_ids=torch.zeros(TOKENS, TOP_K, dtype=torch.int32, device="meta")), ValueError, "topk_ids is on meta"),
 ])
@@ -259,6 +269,72 @@ def test_bad_input_is_refused_in_a_sentence(is_one_sentence, change, error, mess
     assert isinstance(caught.value, flashmoe.InvalidArgument)
     assert is_one_sentence(str(caught.value))
     assert torch.equal(flashmoe.fused_moe(**good), expected)
+
+
+@pytest.mark.parametrize("change, error, message", [
+    (dict(top_k=2.0), TypeError, r"top_k \(2.0\) must be an integer"),
+    (dict(top_k="2"), TypeError, "top_k"),
+    (dict(function=None), ValueError, "function .None. must be one of softmax_topk"),
+    (dict(renormalize="yes"), TypeError, "renormalize"),
+    (dict(scaling_factor="1"), TypeError, "scaling_factor"),
+    (dict(num_groups=1.0), TypeError, "num_groups"),
+    (dict(jitter_epsilon=None), TypeError, "jitter_epsilon"),
+])
+def test_settings_of_a_router_are_checked_alike_for_every_library(is_one_sentence, change, error, message):
+    logits = torch.randn(TOKENS, EXPERTS)
+    settings = {"top_k": numpy.int64(2), "scaling_factor": numpy.float32(1), "renormalize": numpy.True_}
+    assert torch.equal(flashmoe.route(logits, **settings)[1], flashmoe.route(logits, 2, renormalize=True)[1])
+    for given in (logits, logits.numpy()):
+        if given is not logits and "renormalize" in change:
+            continue  # any integer there
+        with pytest.raises(error, match=message) as caught:
+            flashmoe.route(given, **{"top_k": 2, **change})
+        assert isinstance(caught.value, flashmoe.InvalidArgument) and is_one_sentence(str(caught.value))
+
+
+def test_a_wrong_id_of_one_thread_fails_no_other_thread_s_call():
+    x, w13, w2, weights, ids = make()
+    wrong = ids.clone()
+    wrong[3, 1] = 99
+    good = flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up")
+
+    def right():
+        return all(torch.equal(flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up"), good)
+                   for _ in range(60))
+
+    def culprit():
+        for _ in range(20):
+            with pytest.raises(flashmoe.InvalidArgument, match="is 99"):
+                flashmoe.fused_moe(x, w13, w2, weights, wrong, gate_up_order="gate_up")
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert all(call.result() for call in [threads.submit(work) for work in (right, right, right, culprit)])
+
+
+def test_a_call_that_finds_the_heap_dead_gets_another():
+    x, w13, w2, weights, ids = make()
+    problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype="fp32")
+    pool, used = layer_pool.LayerPool(), []
+
+    def call(layer):
+        used.append(layer)
+        if len(used) in (2, 3):  # another thread's calls come before
+            with pytest.raises(flashmoe.InvalidArgument):
+                layer.forward(x, weights, torch.full_like(ids, EXPERTS))
+        return layer.forward(x, weights, ids)
+
+    expected = pool.run(problem, "cpu", w13, w2, call)
+    assert torch.equal(pool.run(problem, "cpu", w13, w2, call), expected)
+    assert len({id(layer) for layer in used}) == 3 and used[0] is used[1]
+
+    def never(layer):
+        with pytest.raises(flashmoe.InvalidArgument):
+            layer.forward(x, weights, torch.full_like(ids, EXPERTS))
+        return layer.forward(x, weights, ids)
+
+    with pytest.raises(flashmoe.Timeout, match="heap is dead"):
+        pool.run(problem, "cpu", w13, w2, never)
 
 
 def test_the_order_has_no_default():

@@ -100,6 +100,13 @@ def test_ranks_share_the_experts(module, on_ranks, num_ranks):  # GROUP2: two gr
     (dict(dtype=torch.int8), "dtype"),
     (dict(group=flashmoe.Group(2)), "max_tokens"),
     (dict(group=flashmoe.Group(3), max_tokens=4), "multiple of num_ranks"),
+    (dict(group=flashmoe.Group(2), max_tokens=4, rank=2), r"rank \(2\) must be in 0..1"),
+    (dict(rank=1), r"rank \(1\) must be in 0..0"),
+    (dict(router="softmax"), "function .*softmax_topk"),
+    (dict(router="sigmoid_grouped", num_groups=3), "num_groups"),
+    (dict(router="sparsemixer", top_k=3), "top_k"),
+    (dict(scaling_factor=0.0), "scaling_factor"),
+    (dict(selection_bias=True), "selection_bias goes with"),
 ])
 def test_modules_that_cannot_be(is_one_sentence, change, message):
     with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
@@ -115,3 +122,110 @@ def test_bad_calls(module):
     without = flashmoe.MoE(**SIZES, router=None)
     with pytest.raises(flashmoe.InvalidArgument, match="without a router"):
         without(torch.randn(3, 64))
+
+
+@pytest.mark.parametrize("shape", [(2, 10), (1, 20), (4, 5, 1), (2, 5, 1, 2), (5, 2, 2), (20,)], ids=str)
+@pytest.mark.parametrize("name", ["topk_weights", "topk_ids"])
+def test_routes_of_another_shape_are_refused(module, is_one_sentence, name, shape):
+    x = torch.randn(2, 5, 64)
+    routes = dict(zip(("topk_weights", "topk_ids"), module.route(x.reshape(-1, 64))))
+    expected = module(x, **routes)
+    assert torch.equal(module(x, **{key: value.reshape(2, 5, 2) for key, value in routes.items()}), expected)
+    with pytest.raises(flashmoe.InvalidArgument, match=f"{name} has shape .*wanted .2, 5, 2. as hidden_states") as caught:
+        module(x, **{**routes, name: routes[name].reshape(shape)})
+    assert is_one_sentence(str(caught.value))
+
+
+def test_tokens_of_any_strides(module):
+    x = torch.randn(9, 128)[:, ::2]
+    assert not x.is_contiguous() and torch.equal(module(x), module(x.contiguous()))
+
+
+CONVERSIONS = {torch.bfloat16: 1.5e-2, torch.float16: 2e-3, torch.float64: 1e-5}
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["alone", "group"])
+@pytest.mark.parametrize("dtype", CONVERSIONS, ids=str)
+@pytest.mark.parametrize("router", ["softmax_topk", "sigmoid_grouped"])
+def test_a_converted_module_computes_the_same(router, dtype, spread):
+    torch.manual_seed(2)
+    group = dict(group=flashmoe.Group(1), max_tokens=8) if spread else {}
+    settings = dict(router=router, router_bias=True, selection_bias=router == "sigmoid_grouped", expert_bias=True)
+    exact = flashmoe.MoE(**SIZES, **settings, dtype=torch.float32)
+    converted = flashmoe.MoE(**SIZES, **settings, **group, dtype=torch.float32)
+    for name, parameter in exact.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    converted.load_state_dict(exact.state_dict())
+    converted.to(dtype)
+    assert converted.problem.dtype == {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}[dtype]
+    x = torch.randn(7, 64).to(dtype).float()
+    routes = converted.route(x.to(dtype))
+    y, expected = converted(x.to(dtype), *routes), exact(x, *routes)
+    assert y.dtype == dtype
+    assert (y.float() - expected).norm() / expected.norm() <= CONVERSIONS[dtype]
+
+
+REPLACEMENTS = {
+    "assigned state": lambda module, name, value: module.load_state_dict({name: value}, strict=False, assign=True),
+    "parameter": lambda module, name, value: setattr(module, name, torch.nn.Parameter(value)),
+    "data": lambda module, name, value: setattr(getattr(module, name), "data", value),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("replace", REPLACEMENTS)
+@pytest.mark.parametrize("name", ["w13", "w2", "w13_bias", "w2_bias"])
+def test_replaced_weights_of_a_group_are_refused_and_changed_ones_used(is_one_sentence, name, replace, compiled):
+    torch._dynamo.reset()
+    spread, alone = (flashmoe.MoE(**SIZES, expert_bias=True, dtype=torch.float32, **group)
+                     for group in (dict(group=flashmoe.Group(1), max_tokens=8), {}))
+    x = torch.randn(5, 64)
+    spread(x)
+    call = torch.compile(spread, fullgraph=True, backend="eager") if compiled else spread
+    with torch.no_grad():
+        getattr(spread, name).copy_(torch.randn_like(getattr(spread, name)))
+        alone.load_state_dict(spread.state_dict())
+        assert torch.equal(call(x), alone(x))
+        REPLACEMENTS[replace](spread, name, torch.randn_like(getattr(spread, name)))
+        with pytest.raises(flashmoe.InvalidArgument, match=f"^{name} is not where it was") as caught:
+            call(x)
+    assert is_one_sentence(str(caught.value))
+
+
+def test_replaced_weights_before_the_first_call_are_used():
+    spread = flashmoe.MoE(**SIZES, dtype=torch.float32, group=flashmoe.Group(1), max_tokens=8)
+    alone = flashmoe.MoE(**SIZES, dtype=torch.bfloat16)
+    spread.load_state_dict(alone.state_dict(), assign=True)
+    x = torch.randn(5, 64).bfloat16()
+    assert torch.equal(spread(x), alone(x)) and spread.problem.dtype == "bf16"
+
+
+def test_weights_that_a_layer_cannot_read_are_told_by_their_names():
+    spread = flashmoe.MoE(**SIZES, dtype=torch.float32, group=flashmoe.Group(1), max_tokens=8)
+    spread.w2 = torch.nn.Parameter(torch.randn(8, 48, 64).transpose(1, 2))
+    with pytest.raises(flashmoe.InvalidArgument, match="^w2 has strides"):
+        spread(torch.randn(5, 64))
+
+
+def test_tokens_of_another_device_than_the_router_s_are_refused(module, is_one_sentence):
+    with pytest.raises(flashmoe.InvalidArgument, match="hidden_states is on meta, wanted cpu as the router") as caught:
+        module.route(torch.randn(3, 64, device="meta"))
+    assert is_one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("group", [None, 1], ids=["alone", "group"])
+def test_transforms_that_differentiate_are_refused(group):
+    spread = dict(group=flashmoe.Group(group), max_tokens=8) if group else {}
+    module = flashmoe.MoE(**SIZES, dtype=torch.float32, **spread)
+    x = torch.randn(5, 64)
+    with torch.no_grad():
+        weights, ids = module.route(x)
+        module(x)
+    for call in (lambda: torch.func.grad(lambda value: module(value).sum())(x),
+                 lambda: torch.func.jvp(lambda value: module(value, weights, ids), (x,), (x,)),
+                 lambda: torch.func.grad(lambda value: flashmoe.route(value, 2)[0].sum())(x),
+                 lambda: torch.func.grad(lambda w2: torch.func.functional_call(
+                     module, {"w2": w2}, (x, weights, ids)).sum())(module.w2.detach())):
+        with pytest.raises(flashmoe.ForwardOnly):
+            call()

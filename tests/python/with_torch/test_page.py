@@ -97,7 +97,7 @@ def test_what_is_finalized_is_gone(is_one_sentence):
 @pytest.mark.parametrize("launcher", [
     dict(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1"),
     dict(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="1"),
-    dict(SLURM_PROCID="1", SLURM_NTASKS="2", SLURM_LOCALID="1"),
+    dict(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="2", SLURM_LOCALID="1"),
 ], ids=["torchrun", "mpirun", "srun"])
 def test_every_launcher_gives_the_same_ranks(monkeypatch, is_one_sentence, launcher):  # INIT8
     for name, value in launcher.items():

@@ -139,6 +139,55 @@ def test_models_that_cannot_be_patched(is_one_sentence):
         assert is_one_sentence(str(caught.value)) or message == "no MoE blocks"
 
 
+def state_of(model):
+    return {name: (value.data_ptr(), value.shape) for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("change, arguments, error, message", [
+    (None, dict(ranks=2, rank=2), flashmoe.InvalidArgument, r"rank \(2\) must be in 0..1"),
+    (None, dict(ranks=2, rank=-1), flashmoe.InvalidArgument, r"rank \(-1\)"),
+    (None, dict(ranks=2, rank="0"), flashmoe.InvalidDType, "rank"),
+    (None, dict(ranks=3, rank=0), flashmoe.InvalidArgument, "multiple of num_ranks"),
+    (None, dict(rank=1), flashmoe.InvalidArgument, r"rank \(1\)"),
+    (lambda model: setattr(model.config, "hidden_act", "tanh"), {}, flashmoe.InvalidArgument, "hidden_act"),
+    (lambda model: model.to(torch.complex64), {}, flashmoe.InvalidDType, "dtype of down_proj"),
+    (lambda model: setattr(model.model.layers[-1].mlp.experts, "down_proj", torch.nn.Parameter(torch.randn(4, 16, 12))),
+     {}, flashmoe.InvalidArgument, "intermediate"),
+])
+def test_a_model_that_cannot_be_patched_stays_as_it_was(is_one_sentence, change, arguments, error, message):
+    model = make_model("mixtral")
+    if change is not None:
+        change(model)
+    before = state_of(model)
+    group = flashmoe.Group(arguments["ranks"]) if "ranks" in arguments else None
+    with pytest.raises(error, match=message) as caught:
+        patch(model, group=group, rank=arguments.get("rank"), max_tokens=16)
+    assert is_one_sentence(str(caught.value))
+    assert state_of(model) == before and num_patched(model) == 0
+
+
+def test_what_is_no_model_is_told():
+    with pytest.raises(flashmoe.InvalidDType, match="model is a NoneType"):
+        patch(None)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_one_layer_of_a_model_is_patched(name):
+    model = make_model(name)
+    expected = logits_of(model, prompt())
+    patch(model.model.layers[0])
+    assert num_patched(model) == 1
+    assert relative_l2(logits_of(model, prompt()), expected) <= TOLERANCES[torch.float32]
+
+
+def test_replaced_experts_of_a_group_are_refused():
+    model = patch(make_model("mixtral"), group=flashmoe.Group(1), max_tokens=24)
+    logits_of(model, prompt())
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    with pytest.raises(flashmoe.InvalidArgument, match="gate_up_proj is not where it was"):
+        logits_of(model, prompt())
+
+
 def test_a_patched_model_refuses_gradients():
     model = patch(make_model("mixtral"))
     with pytest.raises(flashmoe.ForwardOnly):
