@@ -5,7 +5,7 @@ import uuid
 from typing import Any, Literal, Optional
 
 from . import _native, launch
-from .errors import FabricError, InvalidArgument
+from .errors import FabricError, InvalidArgument, InvalidDType
 
 Backend = Literal["cpu", "cuda"]
 
@@ -71,11 +71,15 @@ class Group:
         """join() of the processes of a torch.distributed group; None: the default group.
 
         device: this process's GPU; None: torch's current one. options: as of join(). torch.distributed must be
-        initialised, with any backend. Raises as join(), and FabricError on a machine where torch sees no GPU.
+        initialised, with any backend: else InvalidArgument. Raises as join(), and FabricError on a machine where torch
+        sees no GPU.
         """
         import torch
         import torch.distributed as distributed
 
+        if not distributed.is_initialized():
+            raise InvalidArgument("torch.distributed is not initialised: call init_process_group() before, or use "
+                                  "Group.from_launcher()")
         rank, num_ranks = distributed.get_rank(process_group), distributed.get_world_size(process_group)
         if num_ranks > 1 and not torch.cuda.is_available():
             raise FabricError(f"the {num_ranks} processes of the group need a GPU each, and torch sees none: run all "
@@ -99,6 +103,8 @@ class Group:
     @classmethod
     def from_mpi(cls, communicator: Any, *, device: int, **options: float) -> "Group":
         """join() of the processes of an mpi4py communicator, all on one machine. Arguments as of from_torch()."""
+        if not hasattr(communicator, "bcast"):
+            raise InvalidDType(f"communicator is a {type(communicator).__name__}, wanted an mpi4py communicator")
         group_id = communicator.bcast(uuid.uuid4().hex, root=0)
         return cls.join(group_id, communicator.Get_rank(), communicator.Get_size(), device, **options)
 

@@ -10,7 +10,7 @@ _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH
-    # srun. SLURM_NTASKS is there in the script of an sbatch, too, which is one process: it says how many srun would start.
+    # srun. SLURM_NTASKS is there in the script of an sbatch, too, one process: it says how many srun would start.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 _JOB_VARIABLES = (
@@ -31,8 +31,8 @@ def launched_as() -> tuple[int, int, int]:
             place = _number(rank), _number(num_ranks), _number(local_rank, "0")
             if not 0 <= place[0] < place[1] or place[2] < 0:
                 said = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-                raise InvalidArgument(f"the environment ({said}) must say a rank below the number of ranks: start the program "
-                                      "with a launcher, or unset these variables")
+                raise InvalidArgument(f"the environment ({said}) must say a rank below the number of ranks: start the "
+                                      "program with a launcher, or unset these variables")
             return place
     return 0, 1, 0
 
@@ -42,8 +42,8 @@ def _number(name: str, default: str = "") -> int:
     try:
         return int(value)
     except ValueError:
-        raise InvalidArgument(f"{name} ({value!r}) in the environment must be an integer, as launchers set it: correct or "
-                              "unset it") from None
+        raise InvalidArgument(f"{name} ({value!r}) in the environment must be an integer, as launchers set it: correct "
+                              "or unset it") from None
 
 
 def get_local_rank() -> int:

@@ -29,7 +29,7 @@ class LayerModule(torch.nn.Module):
 
     def _run_layer(self, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
                    topk_ids: torch.Tensor) -> torch.Tensor:
-        """A call of the layer, made at the first one. Raises InvalidArgument when a parameter has gone elsewhere since."""
+        """A call of the layer, made at the first one. Raises as check_weights()."""
         if self._layer is None:
             self._make_layer(topk_ids.shape[1])
         return torch_ops.run_layer(self._layer_number, hidden_states, topk_weights, topk_ids)
@@ -46,19 +46,20 @@ class LayerModule(torch.nn.Module):
         weights = [getattr(self, name) for name in self.weight_names]
         dtype = torch_ops.layer_dtype(weights[0].dtype, self.group.backend, f"dtype of {self.weight_names[0]}")
         problem = dataclasses.replace(self._problem, dtype=dtype, top_k=top_k)
-        layers.weight_views(problem, self.group.backend, *weights, names=self.weight_names)  # refused by their names here
+        layers.weight_views(problem, self.group.backend, *weights, names=self.weight_names)  # by their names here
         biases = dict(zip(("up_bias", "down_bias"), weights[2:]))
         self._layer = layers.Layer(problem, *weights[:2], **biases, group=self.group, rank=self.rank)
-        self._layer_number = torch_ops.register_layer(self._layer, self._check_weights)
+        self._layer_number = torch_ops.register_layer(self._layer, self)
 
-    def _check_weights(self) -> None:
+    def check_weights(self) -> None:
+        """Raises InvalidArgument where a parameter is not what the layer reads."""
         assert self._layer is not None
         for name, pointer in zip(self.weight_names, self._layer.weights_at()):
             parameter = getattr(self, name)
             torch_ops.refuse_transforms(parameter)
             if parameter.data_ptr() != pointer:
-                raise InvalidArgument(f"{name} is not where it was at the first forward(), and the ranks' layer reads it there: "
-                                      "change its values in place, or make a new module on every rank")
+                raise InvalidArgument(f"{name} is not where it was at the first forward(), and the ranks' layer reads "
+                                      "it there: change its values in place, or make a new module on every rank")
 
     def _apply(self, *arguments, **keywords) -> torch.nn.Module:
         if self._layer is not None:

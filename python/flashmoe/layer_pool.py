@@ -45,10 +45,10 @@ class LayerPool:
 
     def run(self, problem: layers.Problem, place: str, up: Any, down: Any, call: Callable[[layers.Layer], _Result], *,
             captured: bool = False, **biases: Any) -> _Result:
-        """call(layer) of a layer over these weights, on "cpu", "cuda:0", ...; `captured`: a CUDA graph is going to use it.
+        """call(layer) of a layer over these weights, on "cpu", "cuda:0", ...; `captured`: a CUDA graph is to use it.
 
-        Where the call finds the heap dead, another thread's has failed on it and has raised why: it is made again on a new
-        heap. What else it raises is raised.
+        Where the call finds the heap dead, another thread's has failed on it and has raised why: it is made again on a
+        new heap. What else it raises is raised.
         """
         problem.validate()
         views = layers.weight_views(problem, place, up, down, **biases)

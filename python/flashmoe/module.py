@@ -7,7 +7,7 @@ from typing import Any, Optional
 import torch
 
 from . import layer as layers
-from . import routing, torch_ops
+from . import _native, routing, torch_ops
 from .errors import InvalidArgument
 from .group import Group
 from .layer_module import LayerModule
@@ -35,7 +35,7 @@ class MoE(LayerModule):
     Parameters (E local experts, I intermediate, H hidden): router_weight fp32 [num_experts, H], router_bias and
     router_selection_bias fp32 [num_experts]; w13 [E, 2 * I, H], gate rows first (not gated: [E, I, H]), w2 [E, H, I],
     w13_bias and w2_bias fp32 [E, 2 * I] and [E, H]. Converted ones work, too; biases are used as fp32. With a group the
-    experts' must stay where they are once forward() has run: it raises for others, and values changed in place are used.
+    experts' must stay where they are once forward() has run: it raises for others, and uses values changed in place.
 
     Raises InvalidArgument when the sizes or the router's settings break a rule.
     """
@@ -71,6 +71,7 @@ class MoE(LayerModule):
         self._router_settings: dict[str, Any] = dict(
             renormalize=renormalize, scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups)
         if router is not None:
+            _native.number_of(_native.ROUTER_FUNCTIONS, "router", router)
             routing.Router(num_experts, top_k, function=router, **self._router_settings)  # refuses what breaks a rule
         if selection_bias and router != "sigmoid_grouped":
             raise InvalidArgument(f"selection_bias goes with router 'sigmoid_grouped', got {router!r}: leave it out")
@@ -119,8 +120,8 @@ class MoE(LayerModule):
                 topk_ids: Optional[torch.Tensor] = None) -> torch.Tensor:
         """The block's result, shaped like hidden_states [..., hidden].
 
-        topk_weights and topk_ids [..., top_k] or [num_tokens, top_k] take the router's place; fused_moe() says what they
-        may be. With a group the call is collective: every rank calls. Raises as fused_moe() and Layer.forward().
+        topk_weights and topk_ids [..., top_k] or [num_tokens, top_k] take the router's place; fused_moe() says what
+        they may be. With a group the call is collective: every rank calls. Raises as fused_moe() and Layer.forward().
         """
         problem = self._problem
         torch_ops.require_torch(hidden_states, "hidden_states")

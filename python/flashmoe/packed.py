@@ -8,8 +8,8 @@ import torch
 class Packed:
     """One row-major tensor, of `sources` one after the other in dimension 1; of their type, or in fp32.
 
-    A single source of that form is taken as it lies, and changes of its values are seen at once. Else the tensor is a copy,
-    which copy_changes() brings up to date.
+    A single source of that form is taken as it lies, and changes of its values are seen at once. Else the tensor is a
+    copy, which copy_changes() brings up to date.
     """
 
     whole: torch.Tensor

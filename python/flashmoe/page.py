@@ -106,11 +106,12 @@ class InitArgs:
             down_bias=biases)
 
     def validate(self) -> None:
-        """Raises InvalidArgument with one sentence on the first rule that the layer breaks, by the names of the page."""
+        """Raises InvalidArgument with one sentence on the first rule that the layer breaks, by the names here."""
         try:
             self.problem().validate()
         except InvalidArgument as error:
-            sentence = re.sub("|".join(rf"\b{name}\b" for name in _PAGE_NAMES), lambda name: _PAGE_NAMES[name[0]], str(error))
+            names = "|".join(rf"\b{name}\b" for name in _PAGE_NAMES)
+            sentence = re.sub(names, lambda name: _PAGE_NAMES[name[0]], str(error))
             raise type(error)(sentence) from None
 
 
@@ -118,10 +119,10 @@ class InitArgs:
 class MoEForwardArgs:
     """Tensors of a layer call, of the data type. E local experts, I ffn_size, H token_dim.
 
-    Of gated experts one packed copy of up and up_v is made, and of biases one in fp32. A call whose weights lie elsewhere
-    than the last one's makes the layer anew; where their values have changed, they are copied again. torch counts changes
-    but those through `.data` or other libraries, and of tensors made in inference mode none: those are copied at every
-    call. Changes of weights and calls that read them are the caller's to order, where their streams differ.
+    Of gated experts one packed copy of up and up_v is made, and of biases one in fp32. A call whose weights lie
+    elsewhere than the last one's makes the layer anew; where their values have changed, they are copied again. torch
+    counts changes but those through `.data` or other libraries, and of tensors made in inference mode none: those are
+    copied at every call. Changes of weights and calls that read them are the caller's to order, where streams differ.
     """
 
     tokens: Any
@@ -309,8 +310,8 @@ def initialize(args: InitArgs) -> FlashHandle:
     args = dataclasses.replace(args)
     args.validate()
     if not 0 <= _native.integer("ep_rank", args.ep_rank) < args.ep_world:
-        raise InvalidArgument(f"ep_rank ({args.ep_rank}) must be in 0..{args.ep_world - 1}, below ep_world: leave both out "
-                              "where a launcher has started the processes")
+        raise InvalidArgument(f"ep_rank ({args.ep_rank}) must be in 0..{args.ep_world - 1}, below ep_world: leave both "
+                              "out where a launcher has started the processes")
     if args.device_id is not None:
         _native.integer("device_id", args.device_id)
     return FlashHandle(args)

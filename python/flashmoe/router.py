@@ -11,8 +11,8 @@ from .routing import Router, RouterFunction
 
 @dataclasses.dataclass
 class RouterForwardArgs:
-    """Tensors of one router call. The weights are transposed into a copy, which is made anew for others, and copied again
-    where their values have changed, as MoEForwardArgs says.
+    """Tensors of one router call. The weights are transposed into a copy, which is made anew for others and where
+    their values have changed, as MoEForwardArgs says.
 
     tokens: [tokens_per_rank][token_dim] of the data type. weights: fp32 or the data type [token_dim][num_experts].
     expert_counts: int32 [num_experts], out: tokens that chose each expert; None: not wanted.

@@ -4,7 +4,7 @@ import ctypes
 from typing import Any, Literal, Optional
 
 from . import _native, tensors
-from .errors import InvalidArgument
+from .errors import InvalidArgument, InvalidDType
 from .layer import refuse_gradient
 
 RouterFunction = Literal[
@@ -72,7 +72,7 @@ class Router:
             setattr(parameters, name, got.pointer)
         if "weight" in views:
             parameters.hidden = views["weight"].shape[1]
-            parameters.weight_dtype = _native.number_of(_native.DTYPES, "dtype of weight", views["weight"].dtype)
+            parameters.weight_dtype = _number_of_dtype("weight", views["weight"].dtype)
         self.hidden = parameters.hidden
         self._parameters = views if backend == "cuda" else {}
         self._handle = _native.Handle("router_create", ctypes.byref(config), ctypes.byref(parameters))
@@ -84,9 +84,12 @@ class Router:
         score.
         """
         refuse_gradient("x", x)
+        if not self.hidden:
+            raise InvalidArgument("a router of hidden states needs its weight: make it with weight=, or call "
+                                  "route_logits()")
         got = tensors.view(x, "x")
-        dtype = _native.number_of(_native.DTYPES, "dtype of x", got.dtype)
-        tensors.check(got, "x", (None, self.hidden or None), got.dtype, self._device)
+        dtype = _number_of_dtype("x", got.dtype)
+        tensors.check(got, "x", (None, self.hidden), got.dtype, self._device)
         return self._run("flashmoe_router_route", x, got, dtype, got.pointer, got.shape[0])
 
     def route_logits(self, logits: Any) -> tuple[Any, Any]:
@@ -102,6 +105,12 @@ class Router:
         outputs = [tensors.view(ids, "topk_ids").pointer, tensors.view(weights, "topk_weights").pointer]
         _native.call(function, self._handle, *arguments, *outputs, tensors.stream_of(like, self._device))
         return weights, ids
+
+
+def _number_of_dtype(name: str, dtype: str) -> int:
+    if dtype not in ("bf16", "fp16", "fp32", "fp64"):
+        raise InvalidDType(f"{name} has dtype {dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+    return _native.DTYPES.index(dtype)
 
 
 def route(logits: Any, top_k: int, *, function: RouterFunction = "softmax_topk", renormalize: bool = False,

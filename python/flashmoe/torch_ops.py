@@ -1,7 +1,7 @@
 """Torch operators of the library, with fake implementations: they work under torch.compile, and run forward only."""
 
 import weakref
-from typing import Any, Callable, Literal, Optional, cast
+from typing import Any, Literal, Optional, Protocol, cast
 
 import torch
 
@@ -37,7 +37,14 @@ _MOST_TOP_K = 32
 
 _pool = LayerPool()
 _layers: "weakref.WeakValueDictionary[int, layers.Layer]" = weakref.WeakValueDictionary()
-_checks: "weakref.WeakKeyDictionary[layers.Layer, weakref.WeakMethod[Callable[[], None]]]" = weakref.WeakKeyDictionary()
+_owners: "weakref.WeakKeyDictionary[layers.Layer, weakref.ref[LayerOwner]]" = weakref.WeakKeyDictionary()
+
+
+class LayerOwner(Protocol):
+    """Who keeps a layer's weights."""
+
+    def check_weights(self) -> None:
+        """Raises an Error where they are not what the layer reads any more."""
 
 
 def fused_moe(
@@ -93,8 +100,8 @@ def fused_moe(
     if expert_map is not None:
         require_torch(expert_map, "expert_map")
         if expert_map.device != hidden_states.device:
-            raise InvalidArgument(f"expert_map is on {expert_map.device}, wanted {hidden_states.device} as hidden_states: "
-                                  "move one")
+            raise InvalidArgument(f"expert_map is on {expert_map.device}, wanted {hidden_states.device} as "
+                                  "hidden_states: move one")
         ids = _local_ids(ids, _int32_ids("expert_map", expert_map))
     return torch.ops.flashmoe.fused_moe(
         hidden_states, w13, w2, _fp32("topk_weights", topk_weights), ids,
@@ -143,9 +150,14 @@ def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias
     """Router.route() of hidden states [num_tokens, hidden], as an operator. On a GPU, where x and weight have different
     types, both are converted to the wider one. Biases are used as fp32."""
     require_torch(hidden_states, "hidden_states")
+    if hidden_states.dim() != 2 or hidden_states.shape[1] != weight.shape[1]:
+        raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, "
+                              f"{weight.shape[1]}] as the router's weight")
+    if hidden_states.dtype not in DTYPES:
+        raise InvalidDType(f"hidden_states is {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
     if weight.device != hidden_states.device:
-        raise InvalidArgument(f"hidden_states is on {hidden_states.device}, wanted {weight.device} as the router's weight: "
-                              "move one")
+        raise InvalidArgument(f"hidden_states is on {hidden_states.device}, wanted {weight.device} as the router's "
+                              "weight: move one")
     refuse_transforms(hidden_states, weight)
     bias = None if bias is None else _fp32("bias", bias)
     selection_bias = None if selection_bias is None else _fp32("selection_bias", selection_bias)
@@ -154,21 +166,21 @@ def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias
         *_router_settings(top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
 
 
-def register_layer(layer: layers.Layer, check: Optional[Callable[[], None]] = None) -> torch.Tensor:
+def register_layer(layer: layers.Layer, owner: Optional[LayerOwner] = None) -> torch.Tensor:
     """The number by which run_layer() knows the layer, as long as somebody holds it.
 
-    A tensor of no dimensions, so that torch.compile takes it as an input and not as part of the code. check: method to call
-    before each call of the layer, in compiled code, too; does not keep its object alive.
+    A tensor of no dimensions, so that torch.compile takes it as an input and not as part of the code. owner: is asked
+    to check the weights before each call, in compiled code, too; it is not kept alive.
     """
     _layers[id(layer)] = layer
-    if check is not None:
-        _checks[layer] = weakref.WeakMethod(check)
+    if owner is not None:
+        _owners[layer] = weakref.ref(owner)
     return torch.tensor(id(layer), device="cpu")
 
 
 def run_layer(number: torch.Tensor, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
               topk_ids: torch.Tensor) -> torch.Tensor:
-    """Layer.forward() as an operator. Raises what the layer's `check` raises."""
+    """Layer.forward() as an operator. Raises what the layer's owner raises, too."""
     refuse_transforms(hidden_states, topk_weights)
     return torch.ops.flashmoe.layer_forward(
         hidden_states, _fp32("topk_weights", topk_weights), _int32_ids("topk_ids", topk_ids), number)
@@ -203,7 +215,8 @@ def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> 
             continue
         require_torch(bias, name)
         if bias.device != hidden_states.device:
-            raise InvalidArgument(f"{name} is on {bias.device}, wanted {hidden_states.device} as hidden_states: move one")
+            raise InvalidArgument(f"{name} is on {bias.device}, wanted {hidden_states.device} as hidden_states: "
+                                  "move one")
         if bias.shape != (experts, size):
             raise InvalidArgument(f"{name} has shape {list(bias.shape)}, wanted [{experts}, {size}]")
     gated = columns == 2 * intermediate
@@ -242,12 +255,13 @@ def _flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def _router_settings(top_k: Any, function: Any, renormalize: Any, scaling_factor: Any, num_groups: Any, topk_groups: Any,
-                     jitter_epsilon: Any) -> tuple[Any, ...]:
+def _router_settings(top_k: Any, function: Any, renormalize: Any, scaling_factor: Any, num_groups: Any,
+                     topk_groups: Any, jitter_epsilon: Any) -> tuple[Any, ...]:
     """As the operators take them. Raises InvalidArgument (InvalidDType) for what no router takes."""
     return (_whole("top_k", top_k), _one_of(_native.ROUTER_FUNCTIONS, "function", function),
-            _flag("renormalize", renormalize), _real("scaling_factor", scaling_factor), _whole("num_groups", num_groups),
-            _whole("topk_groups", topk_groups), _real("jitter_epsilon", jitter_epsilon))
+            _flag("renormalize", renormalize), _real("scaling_factor", scaling_factor),
+            _whole("num_groups", num_groups), _whole("topk_groups", topk_groups),
+            _real("jitter_epsilon", jitter_epsilon))
 
 
 def refuse_transforms(*given: Optional[torch.Tensor]) -> None:
@@ -265,8 +279,11 @@ def _check_routes(hidden_states, topk_weights, topk_ids) -> None:
         if tensor.device != hidden_states.device:
             raise InvalidArgument(f"{name} is on {tensor.device}, wanted {hidden_states.device} as hidden_states: "
                                   "move one")
-        if tensor.dim() != 2 or tensor.shape[0] != hidden_states.shape[0] or tensor.shape != topk_ids.shape:
+        if tensor.dim() != 2 or tensor.shape[0] != hidden_states.shape[0]:
             raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted [{hidden_states.shape[0]}, top_k]")
+    if topk_weights.shape != topk_ids.shape:
+        raise InvalidArgument(f"topk_ids has shape {list(topk_ids.shape)}, wanted {list(topk_weights.shape)} as "
+                              "topk_weights")
 
 
 def _fp32(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -352,9 +369,9 @@ def _layer_forward(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk
     layer = _layers.get(int(number))
     if layer is None:
         raise InvalidArgument("the layer of this operator is gone: keep its module alive")
-    check = _checks[layer]() if layer in _checks else None
-    if check is not None:
-        check()
+    owner = _owners[layer]() if layer in _owners else None
+    if owner is not None:
+        owner.check_weights()
     problem = layer.problem
     tensors.require(hidden_states, "hidden_states", (None, problem.hidden), layers.storage_dtype(problem.dtype),
                     topk_weights.device.type)
@@ -381,6 +398,7 @@ def _route_logits(logits: torch.Tensor, selection_bias: Optional[torch.Tensor], 
 def _route(hidden_states: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor],
            selection_bias: Optional[torch.Tensor], top_k: int, function: str, renormalize: bool, scaling_factor: float,
            num_groups: int, topk_groups: int, jitter_epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    tensors.require_contiguous(tensors.view(hidden_states, "hidden_states"), "hidden_states")
     if hidden_states.device.type == "cuda":
         wide = torch.promote_types(hidden_states.dtype, weight.dtype)
         wide = torch.float32 if wide == torch.float64 else wide

@@ -250,3 +250,9 @@ def test_an_mpi_communicator_becomes_a_group():
 
     with pytest.raises((flashmoe.InvalidArgument, flashmoe.CudaError)):
         flashmoe.Group.from_mpi(Communicator(), device=0, meeting_seconds=0.1)
+
+
+def test_what_is_no_communicator_is_told(is_one_sentence):
+    with pytest.raises(flashmoe.InvalidDType, match="communicator is a NoneType") as caught:
+        flashmoe.Group.from_mpi(None, device=0)
+    assert is_one_sentence(str(caught.value))

@@ -112,3 +112,16 @@ def test_bad_input_is_refused_in_a_sentence(logits, is_one_sentence, change, mes
     with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
         flashmoe.route(**{"logits": logits, "top_k": TOP_K, **change})
     assert is_one_sentence(str(caught.value))
+
+
+def test_routers_of_hidden_states_say_what_they_take(is_one_sentence):
+    x = numpy.ones((3, 8), numpy.float32)
+    for error, message, call in (
+            (flashmoe.InvalidArgument, "make it with weight=", lambda: flashmoe.Router(4, 2).route(x)),
+            (flashmoe.InvalidDType, "weight has dtype int8",
+             lambda: flashmoe.Router(4, 2, weight=numpy.ones((4, 8), numpy.int8))),
+            (flashmoe.InvalidDType, "x has dtype int32",
+             lambda: flashmoe.Router(4, 2, weight=numpy.ones((4, 8), numpy.float32)).route(x.astype(numpy.int32)))):
+        with pytest.raises(error, match=message) as caught:
+            call()
+        assert is_one_sentence(str(caught.value))

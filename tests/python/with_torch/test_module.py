@@ -102,7 +102,7 @@ def test_ranks_share_the_experts(module, on_ranks, num_ranks):  # GROUP2: two gr
     (dict(group=flashmoe.Group(3), max_tokens=4), "multiple of num_ranks"),
     (dict(group=flashmoe.Group(2), max_tokens=4, rank=2), r"rank \(2\) must be in 0..1"),
     (dict(rank=1), r"rank \(1\) must be in 0..0"),
-    (dict(router="softmax"), "function .*softmax_topk"),
+    (dict(router="softmax"), "^router .'softmax'. must be one of softmax_topk"),
     (dict(router="sigmoid_grouped", num_groups=3), "num_groups"),
     (dict(router="sparsemixer", top_k=3), "top_k"),
     (dict(scaling_factor=0.0), "scaling_factor"),
@@ -131,7 +131,7 @@ def test_routes_of_another_shape_are_refused(module, is_one_sentence, name, shap
     routes = dict(zip(("topk_weights", "topk_ids"), module.route(x.reshape(-1, 64))))
     expected = module(x, **routes)
     assert torch.equal(module(x, **{key: value.reshape(2, 5, 2) for key, value in routes.items()}), expected)
-    with pytest.raises(flashmoe.InvalidArgument, match=f"{name} has shape .*wanted .2, 5, 2. as hidden_states") as caught:
+    with pytest.raises(flashmoe.InvalidArgument, match=f"{name} has shape .*wanted .2, 5, 2. as hidden") as caught:
         module(x, **{**routes, name: routes[name].reshape(shape)})
     assert is_one_sentence(str(caught.value))
 
@@ -208,9 +208,17 @@ def test_weights_that_a_layer_cannot_read_are_told_by_their_names():
         spread(torch.randn(5, 64))
 
 
-def test_tokens_of_another_device_than_the_router_s_are_refused(module, is_one_sentence):
-    with pytest.raises(flashmoe.InvalidArgument, match="hidden_states is on meta, wanted cpu as the router") as caught:
-        module.route(torch.randn(3, 64, device="meta"))
+@pytest.mark.parametrize("x, error, message", [
+    (torch.randn(3, 64, device="meta"), flashmoe.InvalidArgument, "hidden_states is on meta, wanted cpu as the router"),
+    (torch.randn(2, 3, 64), flashmoe.InvalidArgument, "hidden_states has shape .2, 3, 64."),
+    (torch.randn(3, 72), flashmoe.InvalidArgument, "hidden_states has shape"),
+    (torch.randn(3, 128)[:, ::2], flashmoe.InvalidArgument, "hidden_states has strides"),
+    (torch.ones(3, 64, dtype=torch.int32), flashmoe.InvalidDType, "hidden_states is torch.int32"),
+    ([1.0], flashmoe.InvalidDType, "hidden_states must be a torch tensor"),
+])
+def test_what_the_router_does_not_take_is_told_by_its_name(module, is_one_sentence, x, error, message):
+    with pytest.raises(error, match=message) as caught:
+        module.route(x)
     assert is_one_sentence(str(caught.value))
 
 

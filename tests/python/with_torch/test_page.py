@@ -136,14 +136,14 @@ def test_layers_that_cannot_be(is_one_sentence, change, error, message):
     (dict(local_expert_up=torch.randn(6, 24, 32).numpy()), flashmoe.InvalidDType, "local_expert_up must be a torch"),
     (dict(local_expert_up=torch.randn(6, 32, 24)), flashmoe.InvalidArgument, r"local_expert_up has .*\[6, 24, 32\]"),
     (dict(local_expert_up_v=torch.randn(6, 16, 32)), flashmoe.InvalidArgument, "local_expert_up_v has shape"),
-    (dict(local_expert_up_v=torch.randn(6, 24, 32).double()), flashmoe.InvalidDType, "local_expert_up_v has dtype fp64"),
+    (dict(local_expert_up_v=torch.randn(6, 24, 32).double()), flashmoe.InvalidDType, "local_expert_up_v has dtype"),
     (dict(local_expert_down=None), flashmoe.InvalidDType, "local_expert_down must be a torch tensor, but is a None"),
     (dict(local_bias_up=torch.ones(6, 24, dtype=torch.int32), local_bias_up_v=torch.ones(6, 24),
           local_bias_down=torch.ones(6, 32)), flashmoe.InvalidDType, "local_bias_up has dtype int32"),
     (dict(tokens=[1.0]), flashmoe.InvalidDType, "list"),
     (dict(local_expert_up_v=None), flashmoe.InvalidArgument, "GATED"),
     (dict(local_bias_down=torch.randn(6, 32)), flashmoe.InvalidArgument, "biases go together"),
-    (dict(local_expert_down=torch.randn(6, 24, 32).transpose(1, 2)), flashmoe.InvalidArgument, "local_expert_down has strides"),
+    (dict(local_expert_down=torch.randn(6, 24, 32).mT), flashmoe.InvalidArgument, "local_expert_down has strides"),
     (dict(moe_out=torch.empty(16, 32, dtype=torch.bfloat16)), flashmoe.InvalidDType, "bf16"),
 ])
 def test_tensors_that_do_not_fit(is_one_sentence, change, error, message):
@@ -174,8 +174,9 @@ def by_fused_moe(tensors, routes):
     if gated:
         up = torch.cat([up, tensors.local_expert_up_v], 1)
         bias = None if bias is None else torch.cat([bias, tensors.local_bias_up_v], 1)
-    return flashmoe.fused_moe(tensors.tokens, up, tensors.local_expert_down, *routes,
-                              gate_up_order="gate_up" if gated else None, w13_bias=bias, w2_bias=tensors.local_bias_down)
+    return flashmoe.fused_moe(
+        tensors.tokens, up, tensors.local_expert_down, *routes, gate_up_order="gate_up" if gated else None,
+        w13_bias=bias, w2_bias=tensors.local_bias_down)
 
 
 WEIGHTS = ["local_expert_up", "local_expert_up_v", "local_expert_down", "local_bias_up", "local_bias_up_v",
@@ -271,7 +272,7 @@ def test_the_type_of_a_call_is_the_layer_s(is_one_sentence, mlp_type):
     (dict(expert_counts=torch.zeros(6, dtype=torch.int64)), flashmoe.InvalidDType, "expert_counts has dtype int64"),
     (dict(expert_counts=torch.zeros(5, dtype=torch.int32)), flashmoe.InvalidArgument, r"expert_counts has shape \[5\]"),
     (dict(expert_counts=[0] * 6), flashmoe.InvalidDType, "expert_counts must be a torch tensor, but is a list"),
-    (dict(expert_counts=torch.zeros(6, dtype=torch.int32, device="meta")), flashmoe.InvalidArgument, "counts is on meta"),
+    (dict(expert_counts=torch.zeros(6, dtype=torch.int32, device="meta")), flashmoe.InvalidArgument, "is on meta"),
     (dict(weights=torch.randn(32, 6).numpy()), flashmoe.InvalidDType, "weights must be a torch tensor"),
     (dict(weights=torch.randn(32, 6, device="meta")), flashmoe.InvalidArgument, "weights is on meta, wanted cpu"),
     (dict(weights=torch.ones(32, 6, dtype=torch.int64)), flashmoe.InvalidDType, "weights has dtype int64"),
@@ -313,7 +314,7 @@ def test_arguments_of_another_class_are_named(is_one_sentence):
 def test_a_router_of_another_layer_is_refused(is_one_sentence):
     tensors = make(init_args())
     router = flashmoe.router.initialize(init_args(top_k=3))
-    with pytest.raises(flashmoe.InvalidArgument, match=r"top_k of the router \(3\) must be the layer's \(2\)") as caught:
+    with pytest.raises(flashmoe.InvalidArgument, match=r"top_k of the router \(3\) must be the layer's") as caught:
         flashmoe.router.forward(router, flashmoe.initialize(init_args()),
                                 flashmoe.router.RouterForwardArgs(tensors.tokens, torch.randn(32, 6)))
     assert is_one_sentence(str(caught.value))

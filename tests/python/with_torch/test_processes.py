@@ -6,6 +6,8 @@ import socket
 import pytest
 import torch
 
+import flashmoe
+
 CODE = """
 import torch, torch.distributed as distributed
 import flashmoe
@@ -34,3 +36,9 @@ def test_ranks_without_gpus_are_told(run_python, group):  # INIT8, GROUP
         for result in pool.map(rank, range(2)):
             assert result.returncode == 0, result.stderr
             assert result.stdout.startswith("FabricError the 2 processes"), result.stdout
+
+
+def test_a_group_of_torch_needs_its_initialisation(is_one_sentence):
+    with pytest.raises(flashmoe.InvalidArgument, match="torch.distributed is not initialised") as caught:
+        flashmoe.Group.from_torch()
+    assert is_one_sentence(str(caught.value))
