@@ -18,6 +18,7 @@ class Packed:
     def __init__(self, sources: Sequence[torch.Tensor], *, fp32: bool = False):
         # Detached ones keep the memory, whatever becomes of the caller's: nothing else can come to lie there.
         self._sources = [source.detach() for source in sources]
+        self._forms = [_form(source) for source in self._sources]
         self._versions: list[int | None] = []
         first = self._sources[0]
         dtype = torch.float32 if fp32 else first.dtype
@@ -32,8 +33,7 @@ class Packed:
 
     def is_of(self, sources: Sequence[torch.Tensor]) -> bool:
         """Whether `sources` lie where those that it was made of lie."""
-        return len(sources) == len(self._sources) and all(
-            _form(one) == _form(other) for one, other in zip(sources, self._sources))
+        return [_form(source) for source in sources] == self._forms
 
     def copy_changes(self, sources: Sequence[torch.Tensor]) -> None:
         """Copies `sources` again where torch has counted a change since the last time, or counts none for them."""
