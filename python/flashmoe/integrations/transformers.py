@@ -136,8 +136,12 @@ def patch(model: torch.nn.Module, *, group: Optional[Group] = None, rank: Option
         raise InvalidArgument(f"{type(model).__name__} has no MoE blocks that can be replaced: wanted one of "
                               f"{', '.join(_FORMS)} in it")
     problems = [problem_of(block.experts, model, group, max_tokens) for block in blocks]  # before anything is freed
+    made: dict[Any, Experts] = {}  # blocks may share their experts
     for block, problem in zip(blocks, problems):
-        block.experts = Experts(block.experts, problem, group, rank)
+        original = block.experts
+        if original not in made:
+            made[original] = Experts(original, problem, group, rank)
+        block.experts = made[original]
         if block.experts._form.in_block:
             block.forward = types.MethodType(_llama4_forward, block)
     return model

@@ -180,6 +180,27 @@ def test_one_layer_of_a_model_is_patched(name):
     assert relative_l2(logits_of(model, prompt()), expected) <= TOLERANCES[torch.float32]
 
 
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_experts_that_blocks_share_stay_shared(name):
+    model = make_model(name)
+    block = model.model.layers[0].mlp
+    blocks = torch.nn.ModuleList([block, copy.deepcopy(block)])
+    blocks[1].experts = block.experts
+    x = torch.randn(1, 5, model.config.hidden_size)
+
+    @torch.no_grad()
+    def results():
+        both = [each(x) for each in blocks]
+        return [y[0] if isinstance(y, tuple) else y for y in both]
+
+    expected = results()
+    patch(blocks)
+    assert blocks[0].experts is blocks[1].experts and num_patched(blocks) == 1
+    assert all(relative_l2(y, want) <= TOLERANCES[torch.float32] for y, want in zip(results(), expected))
+    unpatch(blocks)
+    assert all(torch.equal(y, want) for y, want in zip(results(), expected))
+
+
 def test_replaced_experts_of_a_group_are_refused():
     model = patch(make_model("mixtral"), group=flashmoe.Group(1), max_tokens=24)
     logits_of(model, prompt())
