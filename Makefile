@@ -27,6 +27,7 @@ wheel: ## build the Python package's wheel into build/dist
 
 test: bootstrap ## build and run every test: CPU, sanitizers, GPU code
 	tools/bootstrap.sh python
+	tools/bootstrap.sh plot
 	tools/test.sh $(PRESETS)
 
 test-torch: ## test the Python package, and compare with the transformers library, live (needs 1 GB for torch)

@@ -132,8 +132,9 @@ std::vector<nlohmann::json> BaselineScript::time(std::vector<BenchCase>& cases, 
 
   const std::filesystem::path errors = folder / "errors";
   const int most_seconds = options.baseline_seconds;  // a peer that hangs must not hang the sweep
-  const std::string command = fmt::format("timeout -k 10 {} '{}' -B '{}' '{}' 2>'{}'", most_seconds, python_,
-                                          script_.string(), folder.path().string(), errors.string());
+  const std::string command =
+      fmt::format("timeout -k 10 {} {} -B {} {} 2>{}", most_seconds, shell_quoted(python_),
+                  shell_quoted(script_.string()), shell_quoted(folder.path().string()), shell_quoted(errors.string()));
   nlohmann::json by_files = nlohmann::json::object();
   FILE* const output = popen(command.c_str(), "r");
   if (output == nullptr) throw Error("the system starts no more processes: end others, or leave --baselines out");

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <new>
 #include <optional>
+#include <set>
 
 #include "baseline_scripts.hpp"
 #include "bench_cases.hpp"
@@ -12,13 +13,17 @@
 #include "bench_measure.hpp"
 #include "bench_report.hpp"
 #include "card.hpp"
-#include "checkout.hpp"
 #include "commands.hpp"
+#include "commit.hpp"
+#include "file_lock.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
 #include "gpu_monitor.hpp"
+#include "interruption.hpp"
 #include "io/new_file.hpp"
+#include "log.hpp"
 #include "machine.hpp"
+#include "outputs.hpp"
 #include "planner/bound.hpp"
 #include "progress.hpp"
 
@@ -35,7 +40,7 @@ nlohmann::json header_of(const BenchOptions& options, const Card& card, BackendK
           {"driver", card.driver},
           {"commit", options.commit.empty() ? commit_of_program() : options.commit},
           {"version", version()},
-          {"command", recorded_command(options.shared)},
+          {"program", checksum_of_program()},
           {"what",
            "calls back to back, dispatch to combine, router excluded; a call's time is the slowest rank's, latency_us "
            "the median and p95_us the 95th percentile over the repeats; wire_bytes of all ranks together"},
@@ -92,13 +97,41 @@ nlohmann::json rows_of(const std::vector<BenchCase>& cases, const BenchFile& fil
   return rows;
 }
 
+/// Of what the rows ended with the gravest: a fault, no device, bad input, wrong results.
 ExitCode verdict(const nlohmann::json& rows) {
-  ExitCode code = kRight;
+  std::set<int> codes;
   for (const nlohmann::json& row : rows) {
-    if (row.contains("error")) return kFault;
-    if (!row.value("passed", false)) code = kVerificationFailed;
+    codes.insert(row.contains("error")        ? row.value("exit_code", static_cast<int>(kFault))
+                 : row.value("passed", false) ? kRight
+                                              : kVerificationFailed);
   }
-  return code;
+  for (const ExitCode code : {kFault, kDeviceUnavailable, kBadInput, kVerificationFailed}) {
+    if (codes.contains(code)) return code;
+  }
+  return kRight;
+}
+
+/// Whether the file has the case's row already, measured as this run would; says why one of the same case is not. Other
+/// systems' files may say something new of it.
+bool reuse_row(const BenchCase& one, const BenchOptions& options, const Baselines& baselines, BenchFile& file) {
+  const nlohmann::json* found = file.find(identity_of(one));
+  if (found == nullptr || found->contains("error")) return false;
+  const std::string difference = difference_of(*found, settings_of(one, options), num_compared(one));
+  if (!difference.empty()) {
+    log_info(fmt::format("{} is measured anew: {}", title_of(*found), difference));
+    return false;
+  }
+  nlohmann::json row = *found;
+  row["baselines"].update(baselines.of(row));
+  if (row != *found) file.add(row);
+  return true;
+}
+
+/// For who stops the run now.
+std::string what_is_kept(const BenchOptions& options, const BenchFile& file) {
+  if (options.output.empty()) return "nothing is kept; with --output FILE every row is, once it is measured";
+  return fmt::format("rows measured so far are in {}: {}; the same command with --continue measures the others",
+                     options.output, file.num_measured());
 }
 
 }  // namespace
@@ -118,7 +151,13 @@ ExitCode bench(const BenchOptions& options) {
   }
   const Baselines baselines(baseline_files);
   const Card card = card_of(backend, machine);
-  BenchFile file(options.output, header_of(options, card, backend, baselines), options.resume);
+  check_outputs({{"--output", options.output}, {"--csv", options.csv}});
+  std::optional<FileLock> lock;
+  if (!options.output.empty()) lock.emplace("output", options.output);
+  BenchFile file(options.output, header_of(options, card, backend, baselines), recorded_command(options.shared),
+                 options.resume);
+  Interruption interruption(lock ? lock->path() : std::filesystem::path());
+  interruption.say(what_is_kept(options, file));
   std::optional<GpuMonitor> monitor;
   if (backend == BackendKind::cuda) monitor.emplace();
   GpuMonitor* const watch = monitor ? &*monitor : nullptr;
@@ -126,18 +165,24 @@ ExitCode bench(const BenchOptions& options) {
     ExpertShelf shelf;
     Stage stage("measuring", static_cast<std::int64_t>(cases.size()));
     for (BenchCase& one : cases) {
-      if (!file.has(identity_of(one))) {
+      if (!reuse_row(one, options, baselines, file)) {
+        const std::int64_t compared = num_compared(one);
         nlohmann::json row;
         try {
-          row = row_of(one, options, measure(one, options, machine, shelf, watch), card.name);
+          row = row_of(one, options, measure(one, options, machine, shelf, compared, watch), card.name);
           row["baselines"] = baselines.of(row);
         } catch (const std::bad_alloc&) {
-          row = failed_row_of(one, "no memory is left: use fewer tokens or ranks");
+          row = failed_row_of(one, "no memory is left: use fewer tokens or ranks", kBadInput);
+        } catch (const InvalidArgument& error) {
+          row = failed_row_of(one, error.what(), kBadInput);
+        } catch (const CudaError& error) {
+          row = failed_row_of(one, error.what(), kDeviceUnavailable);
         } catch (const Error& error) {
-          row = failed_row_of(one, error.what());
+          row = failed_row_of(one, error.what(), kFault);
         }
         file.add(row);
       }
+      interruption.say(what_is_kept(options, file));
       stage.advance();
     }
   }

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "bench_report.hpp"
+#include "commit.hpp"
 #include "core/json_text.hpp"
 #include "flashmoe/error.hpp"
 #include "io/new_file.hpp"
@@ -40,6 +42,17 @@ nlohmann::json read_rows_file(const std::filesystem::path& path, const std::stri
   return json;
 }
 
+/// Whether what another system's row says of the layer, in its "problem" or beside the model, is so in ours.
+bool fits(const nlohmann::json& theirs, const nlohmann::json& problem) {
+  for (const char* key : {"hidden", "intermediate", "num_experts", "top_k", "activation", "gated", "up_bias",
+                          "down_bias", "weight_on_input", "swiglu_alpha", "swiglu_limit", "batch_invariant"}) {
+    const nlohmann::json& where =
+        theirs.contains("problem") && theirs["problem"].contains(key) ? theirs["problem"] : theirs;
+    if (where.contains(key) && where[key] != problem[key]) return false;
+  }
+  return true;
+}
+
 /// Refuses a row that names no case or no time of another system.
 void check_measured(const nlohmann::json& row, const std::string& file) {
   const auto require = [&](const char* key, const char* wanted, bool right) {
@@ -54,32 +67,39 @@ void check_measured(const nlohmann::json& row, const std::string& file) {
   for (const char* key : {"tokens_per_rank", "num_ranks"}) require(key, "a whole number", whole(key));
   const bool timed = row.contains("latency_us") && row["latency_us"].is_number() && row["latency_us"] > 0;
   require("latency_us", "a number above 0", timed);
+  require("problem", "an object, or left out", !row.contains("problem") || row["problem"].is_object());
 }
 
 }  // namespace
 
-BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, bool resume)
-    : path_(std::move(path)), content_(std::move(header)) {
+BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, std::string command, bool resume)
+    : path_(std::move(path)), content_(std::move(header)), command_(std::move(command)) {
+  content_["commands"] = nlohmann::json::array();
   content_["rows"] = nlohmann::json::array();
   std::error_code ignored;
   if (path_.empty() && resume) throw InvalidArgument("--continue goes on with a results file: name it with --output");
   if (path_.empty()) return;
-  if (!std::filesystem::is_directory(path_.has_parent_path() ? path_.parent_path() : ".", ignored)) {
-    throw InvalidArgument(fmt::format("output ({}) must lie in an existing folder", path_.string()));
-  }
   if (!std::filesystem::exists(path_, ignored)) return;
-  if (std::filesystem::is_directory(path_, ignored)) {
-    throw InvalidArgument(fmt::format("output ({}) is a folder: name a file in it", path_.string()));
-  }
   if (!resume) {
     throw InvalidArgument(
         fmt::format("output ({}) exists: give --continue to add what is missing, or another name", path_.string()));
   }
   nlohmann::json before = read_rows_file(path_, "bench");
-  for (const char* key : {"card", "backend", "commit"}) {
-    if (before.value(key, "") == content_.value(key, "")) continue;
+  for (const char* key : {"card", "driver", "backend", "commit"}) {
+    if (before[key] == content_[key]) continue;
     throw InvalidArgument(fmt::format("output ({}) was measured with {} {} and this is {}: give another name",
                                       path_.string(), key, describe(before[key]), describe(content_[key])));
+  }
+  if (!names_code(content_["commit"]) && before["program"] != content_["program"]) {
+    throw InvalidArgument(fmt::format(
+        "output ({}) was measured by another program than this one, and commit {} does not tell them apart: "
+        "give another name, or --commit",
+        path_.string(), describe(content_["commit"])));
+  }
+  if (before["commands"].is_array()) {
+    content_["commands"] = std::move(before["commands"]);
+  } else if (before.contains("command")) {  // a file of old
+    content_["commands"].push_back(std::move(before["command"]));
   }
   content_["rows"] = std::move(before["rows"]);
   for (const char* key : {"baseline_cards", "baseline_conditions"}) {
@@ -99,9 +119,9 @@ const nlohmann::json* BenchFile::find(const nlohmann::json& identity) const {
   return nullptr;
 }
 
-bool BenchFile::has(const nlohmann::json& identity) const {
-  const nlohmann::json* row = find(identity);
-  return row != nullptr && !row->contains("error");
+std::size_t BenchFile::num_measured() const {
+  return static_cast<std::size_t>(
+      std::count_if(rows().begin(), rows().end(), [](const nlohmann::json& row) { return !row.contains("error"); }));
 }
 
 void BenchFile::add(const nlohmann::json& row) {
@@ -111,6 +131,8 @@ void BenchFile::add(const nlohmann::json& row) {
     if (identity_of_row(rows[i]) == identity) rows.erase(i);
   }
   rows.push_back(row);
+  nlohmann::json& commands = content_["commands"];
+  if (std::find(commands.begin(), commands.end(), command_) == commands.end()) commands.push_back(command_);
   if (!path_.empty()) write_new_file(path_, [&](std::ostream& stream) { stream << content_.dump(1) << '\n'; });
 }
 
@@ -135,7 +157,7 @@ nlohmann::json Baselines::of(const nlohmann::json& row) const {
       for (const char* key : {"model", "tokens_per_rank", "num_ranks", "dtype", "routing"}) {
         same = same && theirs[key] == row[key];
       }
-      if (same) found[file["name"].get<std::string>()] = theirs["latency_us"];
+      if (same && fits(theirs, row["problem"])) found[file["name"].get<std::string>()] = theirs["latency_us"];
     }
   }
   return found;

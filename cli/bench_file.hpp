@@ -10,18 +10,20 @@ namespace flashmoe::cli {
 
 class BenchFile {
  public:
-  /// `header`: what all rows share, "schema", "card", "backend" and "commit" among it. With `resume`, rows that the
-  /// file has already are kept; without, a file that exists is refused. An empty path: nothing is written. Throws
-  /// InvalidArgument for a file of another schema, or from another card or commit.
-  BenchFile(std::filesystem::path path, nlohmann::json header, bool resume);
+  /// `header`: what all rows share, "schema", "card", "driver", "backend", "commit" and "program" among it. With
+  /// `resume`, rows that the file has already are kept; without, a file that exists is refused. An empty path: nothing
+  /// is written. `command`: that of this run. Throws InvalidArgument for a file of another schema, or from another
+  /// card, driver, backend or commit; where the commit does not name the code, for one from another program.
+  BenchFile(std::filesystem::path path, nlohmann::json header, std::string command, bool resume);
 
-  /// Whether a row with this identity is done; one that says why it failed is not.
-  bool has(const nlohmann::json& identity) const;
+  /// Rows that were measured, those that say why they were not left out.
+  std::size_t num_measured() const;
 
   /// The row with this identity; null: none. Until the next add().
   const nlohmann::json* find(const nlohmann::json& identity) const;
 
-  /// Adds a row, in place of one of the same identity, and writes the file anew.
+  /// Adds a row, in place of one of the same identity, and the run's command to "commands", which are those that rows
+  /// come from; writes the file anew.
   void add(const nlohmann::json& row);
 
   /// Says of a system whose measurements are added next which card they are of and, unless null, under what conditions.
@@ -33,17 +35,17 @@ class BenchFile {
  private:
   std::filesystem::path path_;
   nlohmann::json content_;
+  std::string command_;
 };
 
-/// Measurements of other systems, from files of schema "baseline":
-///   {"schema": "baseline", "name": "...", "card": "...", "rows": [{"model", "tokens_per_rank", "num_ranks", "dtype",
-///    "routing", "latency_us"}, ...]}
+/// Measurements of other systems, from files of schema "baseline" (docs/files.md).
 class Baselines {
  public:
   /// Throws InvalidArgument, naming the file, for one that is none.
   explicit Baselines(const std::vector<std::string>& files);
 
-  /// {name: latency_us} of those that measured what the row did.
+  /// {name: latency_us} of those that measured what the row did. What theirs says of the layer beyond its name must be
+  /// so.
   nlohmann::json of(const nlohmann::json& row) const;
 
   /// {name: card} of all.

@@ -75,12 +75,11 @@ void time_calls(const BenchCase& bench_case, const BenchOptions& options, const 
 }  // namespace
 
 Measurement measure(BenchCase& bench_case, const BenchOptions& options, const Machine& machine, ExpertShelf& shelf,
-                    GpuMonitor* monitor) {
+                    std::int64_t num_compared, GpuMonitor* monitor) {
   Job& job = bench_case.job;
   const Group group = Group::local(job.problem.num_ranks, job.group);
   Measurement measurement;
   measurement.info = LayerFactory::plan(group, job.problem);
-  const std::int64_t num_compared = std::min(job.verify_tokens.value_or(kSampledTokens), job.num_tokens());
   const MemoryPlan memory =
       plan_memory(job, measurement.info, num_compared, machine.num_cores, machine.available_bytes);
   const ExpertShelf::Experts& experts = shelf.experts(group, job, memory, machine.num_cores);

@@ -27,9 +27,9 @@ struct Measurement {
 };
 
 /// Warm-up, a rest, timed calls back to back, and a comparison of the last call's results with the reference on a
-/// sample of tokens (8 unless the job says otherwise). `monitor` watches, unless null. Throws what any of it throws.
+/// sample of `num_compared` tokens. `monitor` watches, unless null. Throws what any of it throws.
 Measurement measure(BenchCase& bench_case, const BenchOptions& options, const Machine& machine, ExpertShelf& shelf,
-                    GpuMonitor* monitor);
+                    std::int64_t num_compared, GpuMonitor* monitor);
 
 /// Value below which `share` of the values lie (nearest rank); values not empty.
 double quantile(std::vector<double> values, double share);

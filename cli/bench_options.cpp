@@ -31,7 +31,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--tokens-per-rank", options.tokens_per_rank, "Uneven counts instead: N0,N1,...")->group(batch);
   command
       .add_option("--routing", options.routings,
-                  "uniform, zipf:S, all-to-one, histogram:COUNTS.json or IDS.npy [uniform]")
+                  "uniform, zipf:S, all-to-one, histogram:COUNTS.json (a JSON array of one count an expert) or IDS.npy "
+                  "[uniform]")
       ->delimiter(',')
       ->group(batch);
   command.add_option("--seed", options.shared.seed, "Seed of everything generated")
@@ -66,7 +67,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command
       .add_option("--baselines", options.baselines,
                   "Other systems beside ours: torch_nccl and flashinfer are timed after our cases, files of schema "
-                  "\"baseline\" say what was measured elsewhere")
+                  "\"baseline\" say what was measured elsewhere (docs/files.md)")
       ->delimiter(',')
       ->group(measurement);
 
@@ -75,11 +76,16 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->group(measurement);
 
   const std::string result = "Result";
-  command.add_option("--commit", options.commit, "Commit of the program [what git says where it lies]")->group(result);
+  command
+      .add_option("--commit", options.commit,
+                  "Commit of the program [that of the checkout it was built from, -dirty: edited; else unknown]")
+      ->group(result);
   command.add_option("--csv", options.csv, "Write the rows to a CSV file")->group(result);
   command.add_option("--output", options.output, "Results file, schema \"bench\"; written after every row")
       ->group(result);
-  command.add_flag("--continue", options.resume, "Keep the rows of --output and measure what is missing")
+  command
+      .add_flag("--continue", options.resume,
+                "Keep the rows of --output that are measured as asked for, and measure the others")
       ->group(result);
   command.add_flag("--json", options.shared.json, "One JSON object on standard output, nothing else")->group(result);
 }

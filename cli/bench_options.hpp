@@ -23,7 +23,7 @@ struct BenchOptions {
   std::vector<std::string> dtypes;
   std::vector<int> ranks;
   std::vector<std::int64_t> tokens;  ///< of every rank
-  std::string tokens_per_rank;       ///< "N0,N1,...": uneven counts, instead of `tokens`
+  std::string tokens_per_rank;       ///< "N0,N1,...": uneven counts, instead of `tokens`; empty: none
   std::vector<std::string> routings;
   std::vector<std::string> replays;  ///< "eager", "graph"
 
@@ -37,7 +37,7 @@ struct BenchOptions {
   int rest_ms = 0;                     ///< before the timed calls of a case
   int baseline_seconds = 600;          ///< after which a script has failed
   std::vector<std::string> baselines;  ///< other systems: scripts by name, or files with measurements
-  std::string commit;                  ///< of the program; empty: what git says where the program lies
+  std::string commit;                  ///< of the program; empty: of the checkout it was built from
   std::string csv;
   std::string output;  ///< results file; empty: none
   bool resume = false;

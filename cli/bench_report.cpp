@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 #include <vector>
 
+#include "checksum.hpp"
 #include "planner/rank_memory.hpp"
 #include "run_report.hpp"
 #include "table.hpp"
@@ -84,6 +86,46 @@ nlohmann::json identity_of_row(const nlohmann::json& row) {
   return identity;
 }
 
+nlohmann::json settings_of(const BenchCase& bench_case, const BenchOptions& options) {
+  const Job& job = bench_case.job;
+  nlohmann::json settings{{"warm_up", options.warm_up},
+                          {"repeats", options.repeats},
+                          {"budget_ms", options.budget_ms},
+                          {"rest_ms", options.rest_ms},
+                          {"engine", to_string(job.group.engine)}};
+  if (job.group.backend == BackendKind::cpu) settings["threads"] = job.group.num_threads;
+  if (job.routing) {
+    for (const auto& [key, file] : {std::pair{"histogram_checksum", job.routing->histogram_file},
+                                    {"ids_checksum", job.routing->ids_file},
+                                    {"weights_checksum", job.routing->weights_file}}) {
+      if (!file.empty()) settings[key] = checksum_of_file(file);
+    }
+  }
+  return settings;
+}
+
+std::int64_t num_compared(const BenchCase& bench_case) {
+  return std::min(bench_case.job.verify_tokens.value_or(kSampledTokens), bench_case.job.num_tokens());
+}
+
+std::string difference_of(const nlohmann::json& row, const nlohmann::json& settings, std::int64_t num_compared) {
+  const nlohmann::json before = row.value("settings", nlohmann::json());
+  if (!before.is_object()) return "its settings are not recorded";
+  for (const auto& [key, value] : settings.items()) {
+    const auto found = before.find(key);
+    if (found == before.end()) return fmt::format("{} is not recorded", key);
+    if (*found != value) return fmt::format("{} was {} and is {}", key, text_of(*found), text_of(value));
+  }
+  const nlohmann::json compared = row.value("verify_tokens", nlohmann::json());
+  if (!compared.is_number_integer() || compared < num_compared)
+    return fmt::format("verify_tokens was {} and is {}", text_of(compared), num_compared);
+  return {};
+}
+
+std::string title_of(const nlohmann::json& row) {
+  return fmt::format("{}, {} tokens a rank", text_of(row["model"]), text_of(row["tokens_per_rank"]));
+}
+
 nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, const Measurement& measurement,
                       std::string_view card) {
   const Job& job = bench_case.job;
@@ -110,7 +152,9 @@ nlohmann::json row_of(const BenchCase& bench_case, const BenchOptions& options, 
        {"engine", measurement.info.engine},
        {"wire_form", to_string(measurement.stats.front().wire_form)},
        {"result_form", to_string(measurement.stats.front().result_form)},
-       {"warm_up", options.warm_up},
+       {"settings", settings_of(bench_case, options)},
+       {"deadline_seconds", job.group.deadline_seconds},
+       {"verify_tokens", num_compared(bench_case)},
        {"repeats", measurement.call_us.size()},
        {"latency_us", us},
        {"p95_us", quantile(measurement.call_us, 0.95)},
@@ -157,11 +201,12 @@ void add_answer(const std::string& name, nlohmann::json answer, nlohmann::json& 
   }
 }
 
-nlohmann::json failed_row_of(const BenchCase& bench_case, const std::string& reason) {
+nlohmann::json failed_row_of(const BenchCase& bench_case, const std::string& reason, ExitCode code) {
   nlohmann::json row = identity_of(bench_case);
   row.update({{"num_ranks", bench_case.job.problem.num_ranks},
               {"dtype", to_string(bench_case.job.problem.dtype)},
-              {"error", reason}});
+              {"error", reason},
+              {"exit_code", static_cast<int>(code)}});
   return row;
 }
 
@@ -229,9 +274,7 @@ std::string to_table(const nlohmann::json& rows) {
                           : "-");
     }
     table.add(std::move(cells));
-    if (row.contains("error"))
-      failures += fmt::format("not measured: {}, {} tokens: {}\n", text_of(row["model"]),
-                              text_of(row["tokens_per_rank"]), text_of(row["error"]));
+    if (row.contains("error")) failures += fmt::format("not measured: {}: {}\n", title_of(row), text_of(row["error"]));
   }
   for (const std::string& reason : reasons) failures += reason;
   return table.text() + failures;

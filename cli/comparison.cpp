@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "core/counter_rng.hpp"
@@ -52,6 +53,14 @@ void set_relative_error(Deviation& deviation) {
                                                      : std::numeric_limits<double>::infinity();
 }
 
+/// Experts that the token goes to, each once: a repeated one computes the same values.
+std::int64_t num_experts_of(const Batch& batch, std::int64_t token) {
+  std::set<std::int32_t> experts;
+  for (int choice = 0; choice < batch.problem.top_k; ++choice) experts.insert(batch.expert(token, choice));
+  experts.erase(-1);
+  return static_cast<std::int64_t>(experts.size());
+}
+
 double round_to(DType dtype, double value) {
   std::byte stored[sizeof(double)] = {};
   store_element(dtype, stored, 0, value);
@@ -80,6 +89,7 @@ std::vector<Deviation> compare(const Batch& batch, const ExpertSource& experts, 
       add(rank, value, wanted, round_to(problem.dtype, wanted));
     }
     if (rank.num_measured > measured_before) ++rank.num_tokens;
+    rank.num_intermediates += num_experts_of(batch, tokens[i]) * problem.intermediate;
   }
   for (Deviation& rank : ranks) set_relative_error(rank);
   return ranks;
@@ -96,10 +106,11 @@ Comparison judge(const Problem& problem, std::vector<Deviation> ranks) {
     all.max_abs_error = std::max(all.max_abs_error, rank.max_abs_error);
     all.num_not_finite += rank.num_not_finite;
     all.num_measured += rank.num_measured;
+    all.num_intermediates += rank.num_intermediates;
     all.num_unmeasured += rank.num_unmeasured;
   }
   set_relative_error(all);
-  comparison.tolerance = reference::error_bar(problem.dtype, all.num_measured);
+  comparison.tolerance = reference::error_bar(problem.dtype, all.num_measured, all.num_intermediates);
   comparison.passed = all.num_not_finite == 0 && all.rel_l2 <= comparison.tolerance;
   return comparison;
 }

@@ -19,6 +19,7 @@ struct Deviation {
   std::int64_t num_not_finite = 0; ///< elements that are NaN or Inf where the reference, rounded to the type, is not,
                                    ///< or not NaN where it is
   std::int64_t num_measured = 0;   ///< elements
+  std::int64_t num_intermediates = 0;  ///< values between up and down product that these tokens' results come from
   std::int64_t num_unmeasured = 0; ///< elements without an error, since the reference is NaN or Inf
 };
 

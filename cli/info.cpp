@@ -118,6 +118,9 @@ std::string layer_text(const Job& job, const LayerInfo& info) {
 }  // namespace
 
 ExitCode info(const Options& options) {
+  if (!options.output.empty() || options.verify_tokens) {
+    throw InvalidArgument("--output and --verify-tokens go with run and verify: leave them out, info makes no results");
+  }
   if (options.processes) throw InvalidArgument("--processes goes with run and verify: leave it out of info");
   const Machine machine = this_machine();
   nlohmann::json json{{"command", "info"}, {"version", version()}, {"machine", machine_json(machine)}};

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "api/checks.hpp"
 #include "api/group_state.hpp"
 #include "core/printable.hpp"
 #include "flashmoe/error.hpp"
@@ -26,14 +26,19 @@ void choose_layer(const Options& options, Job& job) {
   if (!options.preset.empty()) ways.emplace_back("--preset");
   if (!options.config.empty()) ways.emplace_back("--config");
   if (!options.checkpoint.empty()) ways.emplace_back("--checkpoint");
-  if (options.hidden || options.intermediate || options.experts || options.top_k) ways.emplace_back("--hidden ...");
+  std::vector<std::string> sizes;
+  if (options.hidden) sizes.emplace_back("--hidden");
+  if (options.intermediate) sizes.emplace_back("--intermediate");
+  if (options.experts) sizes.emplace_back("--experts");
+  if (options.top_k) sizes.emplace_back("--top-k");
+  const bool custom = !sizes.empty();
+  if (custom) ways.push_back(fmt::format("{}", fmt::join(sizes, ", ")));
   if (ways.size() != 1) {
     throw InvalidArgument(fmt::format("the layer must be named in one way, got {}: give --preset NAME, {}or --hidden H "
                                       "--intermediate I --experts E --top-k K",
                                       ways.empty() ? "none" : fmt::format("{}", fmt::join(ways, " and ")),
                                       options.from_files ? "--config FILE, --checkpoint DIR --layer N, " : ""));
   }
-  const bool custom = ways.front() == "--hidden ...";
   if (options.checkpoint.empty() == options.layer.has_value()) {
     throw InvalidArgument("--checkpoint DIR and --layer N go together: give both, or neither");
   }
@@ -156,6 +161,7 @@ std::optional<ProcessRank> choose_process(const Options& options) {
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const int rank = options.rank.value_or(0);
+  if (options.rank) check_group_id(options.group_id);
   return ProcessRank{.group_id = options.rank ? options.group_id : fmt::format("run-{}-{:x}", getpid(), now),
                      .rank = rank,
                      .num_ranks = options.ranks,

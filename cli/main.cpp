@@ -35,10 +35,20 @@ ExitCode guarded(const std::function<ExitCode()>& command) {
     return kDeviceUnavailable;
   } catch (const std::bad_alloc&) {
     log_error("no memory is left: use fewer tokens, ranks or threads");
-    return kFault;
+    return kBadInput;
   } catch (const std::exception& error) {
     log_error(error.what());
     return kFault;
+  }
+}
+
+/// Refuses empty values, which a shell makes of a variable that is not set: as a file they would mean none.
+void refuse_empty_values(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;
+    option->check(CLI::Validator(
+        [](std::string& value) { return value.empty() ? std::string("is empty: give a value, or leave it out") : ""; },
+        ""));
   }
 }
 
@@ -46,8 +56,9 @@ ExitCode parse_and_run(int argc, char** argv) {
   CLI::App app("A distributed Mixture-of-Experts layer: planned, run and compared with an fp64 reference.", "flashmoe");
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 right, 1 verification failed, 2 bad input, 3 timeout or fault during the run, "
-             "4 device unavailable.");
+  app.footer(
+      "Exit codes: 0 right, 1 verification failed, 2 bad input, 3 timeout or fault during the run, "
+      "4 device unavailable, 130 interrupted (Ctrl-C).");
   Options options;
   options.command_line.assign(argv, argv + argc);
   std::function<ExitCode()> command;
@@ -76,6 +87,7 @@ ExitCode parse_and_run(int argc, char** argv) {
   plot_command->prefix_command();
   plot_command->set_help_flag();
   plot_command->callback([&command, plot_command] { command = [plot_command] { return plot(plot_command->remaining()); }; });
+  for (CLI::App* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

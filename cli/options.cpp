@@ -43,6 +43,14 @@ void add_execution_options(CLI::App& command, Options& options) {
       ->capture_default_str()->group(execution);
 }
 
+std::string shell_quoted(const std::string& word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + '\'';
+}
+
 std::string recorded_command(const Options& options) {
   constexpr std::string_view kWithValue[] = {"--output", "--summary", "--svg", "--chrome", "--csv", "--commit"};
   std::string text = "flashmoe";
@@ -52,7 +60,7 @@ std::string recorded_command(const Options& options) {
     if (std::find(std::begin(kWithValue), std::end(kWithValue), flag) != std::end(kWithValue)) {
       if (flag == words[i]) ++i;
     } else if (flag != "--continue" && flag != "--json") {
-      text += ' ' + words[i];
+      text += ' ' + shell_quoted(words[i]);
     }
   }
   return text;
@@ -78,9 +86,11 @@ void add_options(CLI::App& command, Options& options) {
       ->capture_default_str()->group(batch);
   command.add_option("--ranks", options.ranks, "Ranks the experts are spread over")->capture_default_str()->group(batch);
   command.add_option("--tokens", options.tokens, "Tokens of every rank, or one count a rank: N0,N1,... [64]")->group(batch);
-  command.add_option("--routing", options.routing,
-                     "uniform, zipf:S, all-to-one, histogram:COUNTS.json or IDS.npy[,WEIGHTS.npy] "
-                     "[the checkpoint's router, else uniform]")
+  command
+      .add_option("--routing", options.routing,
+                  "uniform, zipf:S, all-to-one, histogram:COUNTS.json (a JSON array of one count an expert) or "
+                  "IDS.npy[,WEIGHTS.npy] "
+                  "[the checkpoint's router, else uniform]")
       ->group(batch);
   command.add_option("--hidden-states", options.hidden_states,
                      "Token rows of all ranks from a .safetensors or .npy file (bf16 in .npy: as 16-bit integers)")

@@ -65,7 +65,11 @@ struct Options {
   }
 };
 
-/// The command line as results say it: without the folder of the program, where results go and what else they say.
+/// A word as a shell reads it back.
+std::string shell_quoted(const std::string& word);
+
+/// The command line as results say it, for a shell: without the folder of the program, where results go and what else
+/// they say.
 std::string recorded_command(const Options& options);
 
 /// Adds every flag to a command.

@@ -123,9 +123,11 @@ class SvgRows {
   double row_height_;
 };
 
-/// Such an actor has no row of its own in a picture: a GPU has hundreds that found no tokens.
+/// Such an actor has no row of its own in a picture: a GPU has hundreds that found no tokens. Of one whose spans did
+/// not all fit nobody knows.
 bool only_waits(const ActorTrace& actor) {
-  return std::all_of(actor.records.begin(), actor.records.end(),
+  return actor.num_dropped == 0 &&
+         std::all_of(actor.records.begin(), actor.records.end(),
                      [](const TraceRecord& record) { return record.kind == TraceRecord::Kind::wait; });
 }
 
@@ -152,6 +154,14 @@ void write_axis(std::ostream& stream, double total_us, double y) {
 }
 
 }  // namespace
+
+std::uint64_t num_dropped(const std::vector<RankTrace>& ranks) {
+  std::uint64_t sum = 0;
+  for (const RankTrace& rank : ranks) {
+    for (const ActorTrace& actor : rank.actors) sum += actor.num_dropped;
+  }
+  return sum;
+}
 
 TimelineBounds bounds_of(const std::vector<RankTrace>& ranks) {
   TimelineBounds bounds{.begin_ns = std::numeric_limits<std::uint64_t>::max(), .end_ns = 0};
@@ -216,7 +226,7 @@ void write_chrome(const std::vector<RankTrace>& ranks, std::ostream& stream) {
       }
     }
   }
-  stream << "\n]}\n";
+  stream << "\n], \"otherData\": " << nlohmann::json{{"dropped_spans", num_dropped(ranks)}}.dump() << "}\n";
 }
 
 void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, std::ostream& stream) {
@@ -230,13 +240,16 @@ void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, st
   }
   const double row_height = num_rows > kManyRows ? 6 : 14;
   const double height = kHeadroom + row_height * static_cast<double>(num_rows) + 20;
-  const std::string idle_note =
-      num_idle > 0 ? fmt::format("; actors that only waited, not drawn: {}", num_idle) : std::string();
+  std::string notes;
+  if (num_idle > 0) notes += fmt::format("; actors that only waited, not drawn: {}", num_idle);
+  if (const std::uint64_t dropped = num_dropped(ranks); dropped > 0) {
+    notes += fmt::format("; {} spans did not fit: rows marked * end early (--records)", dropped);
+  }
   stream << fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
       "<text x=\"8\" y=\"14\" font-size=\"12\">{2}{3}</text>\n",
-      kLeft + kWidth + 40, height, escaped(title), idle_note);
+      kLeft + kWidth + 40, height, escaped(title), notes);
   write_legend(stream);
   SvgRows rows(stream, bounds, row_height);
   const double font_size = std::min(10.0, 0.9 * row_height);
@@ -250,7 +263,7 @@ void write_svg(const std::vector<RankTrace>& ranks, const std::string& title, st
     y += row_height;
     for (const ActorTrace& actor : ranks[rank].actors) {
       if (only_waits(actor)) continue;
-      label(16, y, "", name_of(actor));
+      label(16, y, "", name_of(actor) + (actor.num_dropped > 0 ? " *" : ""));
       rows.draw(actor, y);
       y += row_height;
     }

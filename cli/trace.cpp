@@ -5,13 +5,12 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
-#include <system_error>
 
 #include "api/layer_factory.hpp"
 #include "batch.hpp"
 #include "card.hpp"
-#include "checkout.hpp"
 #include "commands.hpp"
+#include "commit.hpp"
 #include "comparison.hpp"
 #include "execute.hpp"
 #include "flashmoe/error.hpp"
@@ -21,6 +20,7 @@
 #include "job.hpp"
 #include "machine.hpp"
 #include "memory_plan.hpp"
+#include "outputs.hpp"
 #include "run_report.hpp"
 #include "table.hpp"
 #include "timeline.hpp"
@@ -106,17 +106,18 @@ void check_options(const TraceOptions& options, const Job& job) {
   if (!job.checkpoint.empty()) {
     throw InvalidArgument("flashmoe trace makes its weights: name the layer by --preset, --config or its sizes");
   }
-  for (const std::filesystem::path file : {options.chrome, options.svg, options.summary}) {
-    std::error_code ignored;
-    if (file.empty() || std::filesystem::is_directory(file.has_parent_path() ? file.parent_path() : ".", ignored))
-      continue;
-    throw InvalidArgument(fmt::format("{} must lie in an existing folder", file.string()));
-  }
+  check_outputs({{"--chrome", options.chrome}, {"--svg", options.svg}, {"--summary", options.summary}});
 }
 
 }  // namespace
 
 ExitCode trace(const TraceOptions& options) {
+  if (options.shared.processes) throw InvalidArgument("--processes goes with run and verify: leave it out of trace");
+  if (!options.shared.output.empty()) {
+    throw InvalidArgument(
+        "--output goes with run, verify and route: leave it out, trace writes by --chrome, --svg and "
+        "--summary");
+  }
   const Machine machine = this_machine();
   Job job = make_job(options.shared, machine.num_cores);
   const int records = records_of(options, job);

@@ -12,7 +12,9 @@ void add_trace_options(CLI::App& command, TraceOptions& options) {
   command.add_option("--svg", options.svg, "Write the timeline as a picture")->group(timeline);
   command.add_option("--summary", options.summary, "Write the summary to a results file, schema \"trace\"")
       ->group(timeline);
-  command.add_option("--commit", options.commit, "Commit of the program [what git says where it lies]")
+  command
+      .add_option("--commit", options.commit,
+                  "Commit of the program [that of the checkout it was built from, -dirty: edited; else unknown]")
       ->group(timeline);
   command
       .add_option("--records", options.records,

@@ -13,7 +13,7 @@ struct TraceOptions {
   std::string chrome;          ///< file for Perfetto and Chrome; empty: none
   std::string svg;             ///< empty: none
   std::string summary;         ///< results file, schema "trace"; empty: none
-  std::string commit;          ///< of the program; empty: what git says where the program lies
+  std::string commit;          ///< of the program; empty: of the checkout it was built from
   std::optional<int> records;  ///< room of one actor; none: as large as the backend can well afford
 };
 

@@ -129,6 +129,7 @@ TraceSummary summarise(const std::vector<RankTrace>& ranks) {
   TraceSummary summary;
   const TimelineBounds bounds = bounds_of(ranks);
   summary.wall_us = us_of(bounds.end_ns - bounds.begin_ns);
+  summary.num_dropped = num_dropped(ranks);
   std::uint64_t moving_ns = 0;
   std::uint64_t hidden_ns = 0;
   ProcessorTime total;
@@ -139,7 +140,6 @@ TraceSummary summarise(const std::vector<RankTrace>& ranks) {
     std::map<int, ProcessorSpans> processors;
     for (const ActorTrace& actor : rank.actors) {
       summary.num_records += actor.records.size();
-      summary.num_dropped += actor.num_dropped;
       add_times(actor, summary);
       if (actor.actor == Actor::processor) {
         processors[actor.index].add(actor);

@@ -295,8 +295,10 @@ class Check:
 
     def commit(self):
         """What the programs were built from."""
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        return self.arguments.commit or head or "unknown"
+        git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        head = git("rev-parse", "HEAD")
+        edited = "-dirty" if git("status", "--porcelain", "--", "CMakeLists.txt", "cli", "cmake", "include", "src") else ""
+        return self.arguments.commit or (head + edited if head else "unknown")
 
     def record(self, schema, **content):
         path = self.record_path(schema)

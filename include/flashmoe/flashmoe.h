@@ -184,7 +184,7 @@ typedef struct flashmoe_group_options {
   int32_t num_threads;
   double deadline_seconds;
   double meeting_seconds;
-  int32_t first_device; /* of FLASHMOE_BACKEND_CUDA, all ranks in this process */
+  int32_t first_device; /* of FLASHMOE_BACKEND_CUDA, all ranks in this process; on FLASHMOE_BACKEND_CPU 0 */
 } flashmoe_group_options;
 
 typedef struct flashmoe_group flashmoe_group;
@@ -222,8 +222,8 @@ typedef struct flashmoe_call {
   const int32_t* topk_ids;   /* [num_tokens][top_k] */
   const float* topk_weights; /* [num_tokens][top_k] */
   void* y;                   /* [num_tokens][hidden] out */
-  void* stream;              /* flashmoe_layer_enqueue(): a cudaStream_t; NULL: the default stream */
-  const int64_t* gpu_tokens; /* flashmoe_layer_enqueue(): GPU memory, rows of x that count; NULL: all */
+  void* stream;              /* flashmoe_layer_enqueue() alone: a cudaStream_t; NULL: the default stream */
+  const int64_t* gpu_tokens; /* flashmoe_layer_enqueue() alone: GPU memory, rows of x that count; NULL: all */
 } flashmoe_call;
 
 typedef struct flashmoe_call_stats {

@@ -1,6 +1,7 @@
 // The ranks that build layers together, and what they share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,7 +33,8 @@ constexpr std::string_view to_string(EngineKind engine) {
 struct GroupOptions {
   BackendKind backend = BackendKind::cpu;
   EngineKind engine = EngineKind::automatic;  ///< the same on all ranks; on backend cpu automatic alone
-  int first_device = 0;            ///< backend cuda, all ranks here: rank r is on GPU first_device + r, modulo their number
+  int first_device = 0;  ///< backend cuda, all ranks here: rank r is on GPU first_device + r, modulo their number;
+                         ///< on backend cpu 0 alone
   double deadline_seconds = 30.0;  ///< a call in which no rank gets on for so long ends with Timeout; above 0
   double meeting_seconds = 120.0;  ///< how long processes wait for each other to join and to create a layer; above 0
 
@@ -46,7 +48,10 @@ struct GroupOptions {
 
 /// One process's place in a group of processes.
 struct ProcessRank {
-  std::string group_id;  ///< 1..48 printable characters that no other group of this user on this machine has now
+  static constexpr std::size_t kMaxGroupId = 48;
+
+  std::string
+      group_id;  ///< 1..kMaxGroupId printable ASCII characters, no other group's of this user on this machine now
   int rank = 0;          ///< 0..num_ranks-1, one process each; rank 0 is where the others meet
   int num_ranks = 1;
   int device = 0;        ///< this process's GPU, by its own numbering; another one for every rank

@@ -80,11 +80,12 @@ class FLASHMOE_API Layer {
 
   /// Backend cuda: launches the call on a stream and returns at once; y is done in the order of the stream. The call is
   /// one launch and allocates nothing. It may be captured into a graph, which reads tensors and *num_tokens when it is
-  /// replayed; the layer must outlive the graph. Nothing orders a replay and other calls of layers that share a heap but
-  /// the caller's streams: they must not run at once (forward() has a stream of its own: synchronize before it).
-  /// Throws InvalidArgument as forward(), and on backend cpu. What goes wrong later (a wrong id, ranks that disagree,
-  /// nobody gets on for the deadline) leaves y undefined and the heap dead: the next call of a layer on it throws it, and
-  /// check_calls() does.
+  /// replayed; the layer must outlive the graph. Nothing orders a replay and other calls of layers that share a heap
+  /// but the caller's streams: they must not run at once (forward() has a stream of its own: synchronize before it).
+  /// Several ranks of one process on one GPU: nothing may synchronise the device (cudaDeviceSynchronize) between the
+  /// first rank's launch and the last's, since their kernels wait for each other. Throws InvalidArgument as forward(),
+  /// and on backend cpu. What goes wrong later (a wrong id, ranks that disagree, nobody gets on for the deadline)
+  /// leaves y undefined and the heap dead: the next call of a layer on it throws it, and check_calls() does.
   void enqueue(ConstRows x, RoutingView routing, Rows y, const StreamCall& where);
 
   /// Throws what a call that has finished by now ended with; waits for none.

@@ -45,7 +45,7 @@ Stall explain(const std::vector<Stall>& posted, int rank) {
   return best != nullptr ? *best : Stall{};
 }
 
-std::string describe(const Stall& stall, double deadline_seconds, int top_k, int num_experts) {
+std::string describe(const Stall& stall, double deadline_seconds, int top_k, int num_experts, bool gpu_is_shared) {
   const Wait& wait = stall.wait;
   switch (wait.signal) {
     case SignalKind::rank_failed: return fmt::format("rank {} failed and took the call with it; its own error says why", stall.rank);
@@ -64,9 +64,13 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
       return fmt::format("rank {} runs plan {:016x} and rank {} plan {:016x}: max_tokens of the call must be the same on "
                          "all ranks", stall.rank, wait.expected, wait.peer, wait.seen);
     case SignalKind::header:
-      return fmt::format("rank {}'s {} waited {:.3g} s for rank {} to enter call {}, and its header did not come: check "
-                         "that it is alive and makes the same calls",
-                         stall.rank, to_string(stall.actor), deadline_seconds, wait.peer, wait.expected);
+      return fmt::format(
+          "rank {}'s {} waited {:.3g} s for rank {} to enter call {}, and its header did not come: check "
+          "that it is alive and makes the same calls{}",
+          stall.rank, to_string(stall.actor), deadline_seconds, wait.peer, wait.expected,
+          gpu_is_shared ? ", and, as ranks share a GPU, that nothing synchronises the device between their "
+                          "launches"
+                        : "");
     default: break;
   }
   if (is_remote(wait.signal)) {
@@ -80,8 +84,9 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
                      to_string(stall.actor), deadline_seconds, to_string(wait.signal), wait.expected, wait.seen);
 }
 
-void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts) {
-  const std::string text = describe(stall, deadline_seconds, top_k, num_experts);
+void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts,
+                 bool gpu_is_shared) {
+  const std::string text = describe(stall, deadline_seconds, top_k, num_experts, gpu_is_shared);
   if (is_own_input(stall, rank)) throw InvalidArgument(text);
   if (is_fault(stall.wait.signal)) throw FabricError(text);
   throw Timeout(text);

@@ -64,11 +64,14 @@ bool is_own_input(const Stall& stall, int rank);
 /// no record itself, because it never came or died; among equals the kind that outranks, then the lowest rank.
 Stall explain(const std::vector<Stall>& posted, int rank);
 
-/// One sentence: who waited for what from whom, what was seen, what to check. `deadline_seconds` is the limit that passed.
-std::string describe(const Stall& stall, double deadline_seconds, int top_k, int num_experts);
+/// One sentence: who waited for what from whom, what was seen, what to check. `deadline_seconds` is the limit that
+/// passed; `gpu_is_shared`: another rank's kernels run on this rank's GPU.
+std::string describe(const Stall& stall, double deadline_seconds, int top_k, int num_experts,
+                     bool gpu_is_shared = false);
 
 /// Throws what the record means to rank `rank`: InvalidArgument (its own wrong id or count), FabricError (disagreement, or
 /// a fault of another rank), Timeout (waits).
-[[noreturn]] void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts);
+[[noreturn]] void throw_stall(const Stall& stall, int rank, double deadline_seconds, int top_k, int num_experts,
+                              bool gpu_is_shared = false);
 
 }  // namespace flashmoe

@@ -1,8 +1,11 @@
 // Groups and layers of the C interface.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "api/c_abi.hpp"
 #include "api/c_structs.hpp"
+#include "flashmoe/error.hpp"
 #include "flashmoe/layer.hpp"
 
 struct flashmoe_group {
@@ -47,6 +50,16 @@ flashmoe_layer_info info_to_c(const LayerInfo& info) {
           .local_bytes = info.local_bytes,
           .num_heap_regions = info.heap_regions.size(),
           .device = info.device};
+}
+
+/// A call that blocks takes every row of x and has a stream of its own.
+void refuse_stream_call(const flashmoe_call& call) {
+  const char* name = call.gpu_tokens != nullptr ? "gpu_tokens" : call.stream != nullptr ? "stream" : nullptr;
+  if (name == nullptr) return;
+  throw InvalidArgument(
+      fmt::format("{} of the call must be NULL in flashmoe_layer_forward(), which blocks and takes all "
+                  "num_tokens rows: call flashmoe_layer_enqueue(), or leave it NULL",
+                  name));
 }
 
 }  // namespace
@@ -98,6 +111,7 @@ flashmoe_status flashmoe_layer_forward(flashmoe_layer* layer, const flashmoe_cal
     flashmoe::require_pointer("layer", layer);
     const flashmoe_call c = flashmoe::read_struct("call", call, {});
     if (stats != nullptr) flashmoe::check_struct("call_stats", stats);
+    flashmoe::refuse_stream_call(c);
     const flashmoe::CallStats result = layer->layer.forward({c.x, c.num_tokens}, {c.topk_ids, c.topk_weights},
                                                             {c.y, c.num_tokens}, c.max_tokens);
     if (stats != nullptr) flashmoe::write_struct("call_stats", stats, flashmoe::stats_to_c(result));

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe {
@@ -14,6 +16,15 @@ void check_pointer(const char* name, const void* pointer, std::size_t alignment)
     throw InvalidArgument(fmt::format("{} ({}) must be aligned to its elements of {} bytes: pass whole elements", name,
                                       pointer, alignment));
   }
+}
+
+void check_group_id(const std::string& group_id) {
+  const bool plain = std::all_of(group_id.begin(), group_id.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (!group_id.empty() && group_id.size() <= ProcessRank::kMaxGroupId && plain) return;
+  throw InvalidArgument(
+      fmt::format("group_id must have 1..{} printable ASCII characters, got {} ('{}'): give the ranks of "
+                  "a run another name",
+                  ProcessRank::kMaxGroupId, group_id.size(), printable(group_id)));
 }
 
 void check_backend(BackendKind backend) {

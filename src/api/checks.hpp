@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "flashmoe/group.hpp"
 
@@ -9,6 +10,9 @@ namespace flashmoe {
 
 /// Throws InvalidArgument when `pointer` is null or not aligned to `alignment` bytes.
 void check_pointer(const char* name, const void* pointer, std::size_t alignment);
+
+/// Throws InvalidArgument for a group id that ProcessRank does not allow.
+void check_group_id(const std::string& group_id);
 
 /// Throws InvalidArgument for a number that is no backend.
 void check_backend(BackendKind backend);

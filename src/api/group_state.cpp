@@ -55,6 +55,10 @@ void check_options(int num_ranks, const GroupOptions& options) {
     throw InvalidArgument(fmt::format("engine ({}) must be automatic on backend cpu, which has one: use backend cuda",
                                       to_string(options.engine)));
   }
+  if (options.first_device != 0 && options.backend == BackendKind::cpu) {
+    throw InvalidArgument(fmt::format(
+        "first_device ({}) must be 0 on backend cpu, which has no devices: use backend cuda", options.first_device));
+  }
   require_seconds("deadline_seconds", options.deadline_seconds, "a call in which nothing happens has failed");
   require_seconds("meeting_seconds", options.meeting_seconds, "a process that has not come is missed");
   require_count("num_dispatchers", options.num_dispatchers, 1, kMostActors);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/checks.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
 
@@ -16,17 +17,11 @@ namespace flashmoe {
 
 namespace {
 
-/// Of the ids of heaps, which follow the group's, their index takes the rest.
-constexpr std::size_t kMaxGroupId = fabric::Bootstrap::kMaxGroupId - 16;
-
 /// For a heap's meeting: its ranks have just met for the layer.
 constexpr double kHeapMeetingSeconds = 30.0;
 
 const std::string& checked(const std::string& group_id) {
-  if (group_id.size() > kMaxGroupId) {
-    throw InvalidArgument(fmt::format("group_id must have 1..{} characters, got {}: give a shorter one", kMaxGroupId,
-                                      group_id.size()));
-  }
+  check_group_id(group_id);
   return group_id;
 }
 

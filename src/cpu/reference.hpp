@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/expert_source.hpp"
@@ -34,9 +35,13 @@ double relative_l2(const std::vector<double>& value, const std::vector<double>& 
 /// Largest relative L2 the numerics contract allows against this reference, on the same rounded inputs.
 double tolerance(DType dtype);
 
-/// What `num_elements` results may show: tolerance(), and more below 65,536 elements, where the estimate scatters around
-/// its mean (three roundings to bf16 put that at 0.95 of the tolerance).
-double error_bar(DType dtype, std::int64_t num_elements);
+/// What `num_elements` results may show: tolerance(), and more where fewer than 65,536 values were rounded
+/// independently, so that the estimate scatters around its mean (three roundings to bf16 put that at 0.95 of the
+/// tolerance). Of the three one is of the intermediate, whose values are `num_intermediates`: the intermediate times
+/// the tokens' distinct routes. All elements of a row share those errors, so a long row of a narrow expert averages
+/// over few. Left out: many.
+double error_bar(DType dtype, std::int64_t num_elements,
+                 std::int64_t num_intermediates = std::numeric_limits<std::int64_t>::max());
 
 /// Largest |value - reference|, 0 when there is no element; NaN when any difference is NaN. Throws as relative_l2.
 double max_abs_error(const std::vector<double>& value, const std::vector<double>& reference);

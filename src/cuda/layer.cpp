@@ -159,7 +159,8 @@ void Layer::status() const {
     if (!all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const double deadline_seconds = static_cast<double>(outcome.deadline_ns) * 1e-9;
-  throw_stall(explain(posted, context_->rank()), context_->rank(), deadline_seconds, problem_.top_k, problem_.num_experts);
+  throw_stall(explain(posted, context_->rank()), context_->rank(), deadline_seconds, problem_.top_k,
+              problem_.num_experts, heap.num_ranks_beside(context_->rank()) > 1);
 }
 
 }  // namespace flashmoe::cuda_backend

@@ -12,6 +12,7 @@
 
 #include "fabric/connection.hpp"
 #include "fabric/unique_fd.hpp"
+#include "flashmoe/group.hpp"
 
 namespace flashmoe::fabric {
 
@@ -27,11 +28,12 @@ namespace flashmoe::fabric {
 /// Not thread-safe. No threads of its own, so ranks learn of a death in their next step.
 class Bootstrap {
  public:
-  static constexpr std::size_t kMaxGroupId = 64;                     ///< characters
+  static constexpr std::size_t kMaxGroupId =
+      ProcessRank::kMaxGroupId + 16;                                      ///< characters: a group's, and what it is for
   static constexpr std::size_t kMaxGatheredBytes = std::size_t{1} << 20;  ///< from one rank in one step
 
-  /// Returns when all ranks have come. `group_id`: 1..64 printable ASCII characters that no other group of this user on
-  /// this machine has now. Throws InvalidArgument for arguments out of range.
+  /// Returns when all ranks have come. `group_id`: 1..kMaxGroupId printable ASCII characters that no other group of
+  /// this user on this machine has now. Throws InvalidArgument for arguments out of range.
   Bootstrap(std::string group_id, int rank, int num_ranks, double deadline_seconds);
   Bootstrap(const Bootstrap&) = delete;
   Bootstrap& operator=(const Bootstrap&) = delete;

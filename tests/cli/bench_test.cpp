@@ -18,6 +18,7 @@ using test::Program;
 using test::TempFolder;
 using test::words;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 const std::string kBench = "bench --backend cpu --hidden 64 --intermediate 48 --top-k 2 --warm-up 1 ";
@@ -39,7 +40,7 @@ TEST(CliBench, a_list_of_tokens_is_a_sweep_with_a_row_for_each) {
   const nlohmann::json json = outcome.json();
   EXPECT_EQ(json["schema"], "bench");
   EXPECT_EQ(json["backend"], "cpu");
-  for (const char* key : {"date", "card", "driver", "commit", "command"}) EXPECT_TRUE(json.contains(key)) << key;
+  for (const char* key : {"date", "card", "driver", "commit", "commands"}) EXPECT_TRUE(json.contains(key)) << key;
   ASSERT_EQ(json["rows"].size(), 2u);
   for (const nlohmann::json& row : json["rows"]) {
     EXPECT_EQ(row["model"], "custom");
@@ -152,6 +153,74 @@ TEST(CliBench, a_sweep_that_was_killed_goes_on_where_it_stopped) {
   EXPECT_EQ(outcome.json()["rows"], after["rows"]);
 }
 
+TEST(CliBench, rows_measured_otherwise_are_measured_anew_and_every_command_is_kept) {
+  const TempFolder folder;
+  const std::string path = (folder / "sweep.json").string();
+  const std::string sweep = kSmall + "--ranks 2 --tokens 8";
+  ASSERT_EQ(flashmoe(sweep + " --output " + path).exit_code, 0);
+  const nlohmann::json first = read(path);
+  const std::string goes_on = " --continue --output " + path;
+  const Outcome same = flashmoe(sweep + " --deadline 40 --verify-tokens 4" + goes_on);
+  EXPECT_THAT(same.err, Not(HasSubstr("measured anew"))) << "neither decides the number";
+  EXPECT_EQ(read(path)["rows"], first["rows"]);
+  EXPECT_EQ(read(path)["commands"], first["commands"]) << "it made no row";
+  const std::pair<const char*, const char*> others[] = {{" --threads 2", "threads was"},
+                                                        {" --repeats 4", "repeats was 3 and is 4"},
+                                                        {" --warm-up 2", "warm_up was 1 and is 2"},
+                                                        {" --budget-ms 900", "budget_ms was 0 and is 900"},
+                                                        {" --rest-ms 1", "rest_ms was 0 and is 1"},
+                                                        {" --verify-tokens 9", "verify_tokens was 8 and is 9"}};
+  for (const auto& [flags, message] : others) {
+    std::filesystem::remove(path);
+    const std::string plain =
+        "bench --backend cpu --hidden 64 --intermediate 48 --top-k 2 --experts 8 --ranks 2 --tokens 8";
+    const auto without = [&](const std::string& flag, const char* text) {
+      return std::string(flags).find(flag) == std::string::npos ? text : "";
+    };
+    const std::string common = plain + without("--warm-up", " --warm-up 1") + without("--repeats", " --repeats 3");
+    ASSERT_EQ(flashmoe(plain + " --warm-up 1 --repeats 3 --threads 1 --output " + path).exit_code, 0);
+    const Outcome again = flashmoe(common + without("--threads", " --threads 1") + flags + goes_on);
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_THAT(again.err, HasSubstr("custom, 8 tokens a rank is measured anew: " + std::string(message)));
+    EXPECT_EQ(read(path)["rows"].size(), 1u);
+    EXPECT_EQ(read(path)["commands"].size(), 2u) << flags;
+  }
+}
+
+TEST(CliBench, a_histogram_that_changed_is_another_measurement) {
+  const TempFolder folder;
+  const std::string counts = written(folder / "it's counts.json", "[5, 1, 1, 1, 9, 1, 1, 1]");
+  const std::string path = (folder / "sweep.json").string();
+  std::vector<std::string> sweep = words(kSmall + "--ranks 2 --tokens 8 --continue --output " + path + " --routing");
+  sweep.push_back("histogram:" + counts);
+  ASSERT_EQ(Program(sweep).wait().exit_code, 0);
+  EXPECT_THAT(read(path)["commands"][0].get<std::string>(), HasSubstr("it'\\''s counts.json'"))
+      << "a shell reads it back";
+  written(counts, "[5, 1, 1, 1, 1, 1, 1, 9]");
+  EXPECT_THAT(Program(sweep).wait().err, HasSubstr("measured anew: histogram_checksum was"));
+}
+
+TEST(CliBench, one_file_is_written_by_one_run) {
+  const TempFolder folder;
+  const std::string path = (folder / "sweep.json").string();
+  const Program program(
+      words(kBench + "--experts 8 --ranks 2 --tokens 8,4096,4097,4098 --repeats 400 --output " + path));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(path) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const Outcome second = flashmoe(kSmall + "--ranks 2 --tokens 8 --continue --output " + path);
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr("is being written by another process: wait for its end, or give another name"));
+  program.send(SIGINT);
+  const Outcome interrupted = program.wait();
+  EXPECT_EQ(interrupted.exit_code, 130);
+  EXPECT_THAT(interrupted.err, HasSubstr("interrupted: rows measured so far are in " + path +
+                                         ": 1; the same command with --continue measures the others\n"));
+  EXPECT_EQ(read(path)["rows"].size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(path + ".lock"));
+}
+
 TEST(CliBench, a_results_file_is_never_overwritten_unasked) {
   const TempFolder folder;
   const std::string path = (folder / "sweep.json").string();
@@ -177,6 +246,24 @@ TEST(CliBench, measurements_of_other_systems_stand_beside_ours) {
   EXPECT_EQ(json["rows"][0]["baselines"], (nlohmann::json{{"other", 12.5}}));
   EXPECT_EQ(json["rows"][1]["baselines"], nlohmann::json::object());
   EXPECT_THAT(flashmoe(sweep).out, testing::ContainsRegex("12.5 \\([0-9.]+ x ours\\)"));
+}
+
+TEST(CliBench, measurements_of_a_layer_of_other_sizes_do_not_stand_beside_ours) {
+  const TempFolder folder;
+  const auto beside = [&](const std::string& said) {
+    const std::string file = written(
+        folder / "other.json", R"({"schema": "baseline", "name": "other", "card": "H200", "rows": [{"model": "custom",
+        "tokens_per_rank": 16, "num_ranks": 2, "dtype": "bf16", "routing": "uniform", "latency_us": 12.5, )" +
+                                   said + "}]}");
+    return !flashmoe(kSmall + "--ranks 2 --tokens 16 --json --baselines " + file)
+                .json()["rows"][0]["baselines"]
+                .empty();
+  };
+  EXPECT_TRUE(beside(R"("problem": {"hidden": 64, "top_k": 2})"));
+  EXPECT_TRUE(beside(R"("num_experts": 8)"));
+  EXPECT_FALSE(beside(R"("problem": {"hidden": 128})"));
+  EXPECT_FALSE(beside(R"("num_experts": 4)"));
+  EXPECT_FALSE(beside(R"("problem": {"activation": "relu"})"));
 }
 
 TEST(CliBench, measurements_that_say_nothing_are_refused) {
@@ -234,7 +321,7 @@ TEST(CliBench, a_system_that_cannot_be_timed_here_leaves_its_reason_in_the_row_a
   const nlohmann::json record = read(path);
   EXPECT_EQ(record["rows"], rows);
   EXPECT_EQ(record["baseline_cards"], nlohmann::json::object()) << "none of them answered";
-  EXPECT_EQ(record["command"], "flashmoe " + sweep) << "without the file's folder";
+  EXPECT_EQ(record["commands"], nlohmann::json{"flashmoe " + sweep}) << "without the file's folder";
   EXPECT_THAT(flashmoe(sweep).out, HasSubstr("not measured: flashinfer "));
 }
 
@@ -245,7 +332,7 @@ TEST(CliBench, a_case_that_cannot_be_measured_leaves_the_others) {
   const Outcome outcome =
       flashmoe(kBench + "--repeats 2 --experts 4,8 --ranks 2 --tokens 16 --json --routing histogram:" + counts +
                " --output " + path);
-  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(outcome.exit_code, 2) << "bad input";
   const nlohmann::json rows = outcome.json()["rows"];
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_THAT(rows[0]["error"].get<std::string>(), HasSubstr("must be an array of num_experts (4) numbers"));
@@ -278,6 +365,10 @@ TEST(CliBench, bad_input_is_one_sentence_and_exit_code_2) {
       {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --output missing/x.json", "must lie in an existing folder"},
       {"--experts 6 --hidden 64 --intermediate 48 --top-k 2", "num_experts (6) must be a multiple of num_ranks (4)"},
       {"16 64 48 8 2 --top-k 2", "leave out the flags"},
+      {"16 64 48 8 2 --csv missing/x.csv", "--csv (missing/x.csv) must lie in an existing folder"},
+      {"16 64 48 8 2 --csv x.json --output ./x.json", "--output and --csv both name x.json"},
+      {"16 64 48 8 2 --tokens-per-rank=", "--tokens-per-rank"},
+      {"--preset mixtral-8x7b --experts 8", "got --preset and --experts: give --preset NAME"},
       {"16 64 48 8", "sizes"},
       {"0 0 0 0 0", "hidden (0) must be between 1 and"},
       {"16 64 48 8 2 --baselines missing.json", "cannot be read"},

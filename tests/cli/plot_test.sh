@@ -4,7 +4,8 @@ set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
-plot="env PYTHONDONTWRITEBYTECODE=1 python3 $FLASHMOE_SOURCE_DIR/tools/plot/plot.py --output $work/figures"
+script="env PYTHONDONTWRITEBYTECODE=1 python3 $FLASHMOE_SOURCE_DIR/tools/plot/plot.py"
+plot="$script --output $work/figures"
 
 expect() {  # description, status wanted, pattern wanted on stderr, command...
   description=$1 wanted=$2 pattern=$3
@@ -22,18 +23,45 @@ expect() {  # description, status wanted, pattern wanted on stderr, command...
 echo '{"schema": "other"}' >"$work/other.json"
 echo 'no JSON' >"$work/text.json"
 echo '{"schema": "baseline", "rows": []}' >"$work/nameless.json"
-echo '{"schema": "bench", "rows": [3]}' >"$work/rows.json"
-echo '{"schema": "bench", "rows": [{"latency_us": "soon"}]}' >"$work/times.json"
+echo '{"schema": "baseline", "name": "other", "rows": []}' >"$work/cardless.json"
+echo '{"schema": "bench", "card": "H100", "rows": [3]}' >"$work/rows.json"
+echo '{"schema": "bench", "card": "H100", "rows": []}' >"$work/empty.json"
+echo '{"schema": "bench", "card": "H100", "rows": [{"error": "no memory"}]}' >"$work/failed.json"
+echo '{"schema": "trace", "card": "H100", "layer": "small"}' >"$work/timeline.json"
+rows_with() {  # file, what its one row has beside its case
+  printf '{"schema": "bench", "card": "H100", "rows": [{"model": "small", "tokens_per_rank": 1, "num_ranks": 1, "dtype":
+    "bf16", "routing": "uniform", %s}]}' "$2" >"$work/$1"
+}
+rows_with times.json '"latency_us": "soon"'
+rows_with negative.json '"latency_us": -3'
+rows_with nan.json '"latency_us": NaN'
+rows_with timeless.json '"p95_us": 3'
+rows_with others.json '"latency_us": 3, "baselines": 3'
+rows_with sizes.json '"latency_us": 3, "problem": [64]'
+rows_with whole.json '"latency_us": 3'
 # shellcheck disable=SC2086  # $plot is a command and its arguments
 {
   expect "another schema is refused" 2 "must have a schema of bench, trace, baseline, got 'other': give another file" $plot "$work/other.json"
   expect "a system without a name is refused" 2 'must have a string "name"' $plot "$work/nameless.json"
   expect "rows that are none are refused" 2 'must have an array of objects "rows"' $plot "$work/rows.json"
-  expect "a time that is none is refused" 2 "latency_us must be a number, got 'soon'" $plot "$work/times.json"
+  expect "a system without a card is refused" 2 'must have a string "card", got None' $plot "$work/cardless.json"
+  expect "no rows are refused" 2 'objects "rows", one at least' $plot "$work/empty.json"
+  expect "rows that all failed are refused" 2 "no row was measured" $plot "$work/failed.json"
+  expect "a timeline without its numbers is refused" 2 "problem must be an object" $plot "$work/timeline.json"
+  expect "a time that is none is refused" 2 "latency_us must be a number above 0, got 'soon'" $plot "$work/times.json"
+  expect "a negative time is refused" 2 "latency_us must be a number above 0, got -3" $plot "$work/negative.json"
+  expect "a time that is no number is refused" 2 "latency_us must be a number above 0, got nan" $plot "$work/nan.json"
+  expect "a missing time is refused" 2 "latency_us must be a number above 0, got none" $plot "$work/timeless.json"
+  expect "other systems that are none are refused" 2 "baselines must be an object" $plot "$work/others.json"
+  expect "sizes that are none are refused" 2 "problem must be an object" $plot "$work/sizes.json"
+  expect "a folder that cannot be is refused" 2 "output (/proc/x) must be a folder" $script --output /proc/x "$work/whole.json"
+  expect "a file is no folder" 2 "must be a folder" $script --output "$work/whole.json" "$work/whole.json"
   expect "what is no JSON is refused" 2 "cannot be read as JSON" $plot "$work/text.json"
   expect "a file that is missing is refused" 2 "cannot be read as JSON" $plot "$work/missing.json"
   expect "an unknown format is refused" 2 "format (gif) must be svg, png or svg,png" $plot --format gif
-  expect "a page of other files is refused" 2 "leave the files out" $plot --page "$work/other.json"
+  expect "a page of other files is refused" 2 "leave the files out" $script --page "$work/other.json"
+  expect "a page elsewhere is refused" 2 "leave --output out" $script --page --output x
+  expect "a page of PNGs is refused" 2 "leave --format out" $script --check-page --format png
 }
 
 if [ ! -x "$FLASHMOE_SOURCE_DIR/.venv/plot/bin/python" ]; then
@@ -52,6 +80,14 @@ for name in latency-tokens-small-e8-2-cpu latency-experts-cpu latency-ranks-cpu 
   thesis-latency-gpus thesis-sm-utilisation; do
   expect "$name is there" 0 "" grep -q "<svg" "$work/figures/$name.svg"
 done
+expect "a sweep from no tokens on is measured" 0 "" "$FLASHMOE_PROGRAM" bench --backend cpu --hidden 64 --intermediate 48 \
+  --top-k 2 --repeats 2 --experts 8 --ranks 2 --tokens 0,16,64 --name zero --output "$work/zero.json"
+expect "it is drawn" 0 "" "$FLASHMOE_PROGRAM" plot --format svg --output "$work/figures" "$work/zero.json"
+# The markers of 0, 16 and 64 tokens: equal steps but for a tenth.
+spread='[float(x) for x in re.findall("<use xlink:href=[^>]* x=.([0-9.]+). y=[^>]*style=.fill: #0b5394", sys.stdin.read())]'
+expect "no tokens do not squeeze the axis" 0 "" sh -c "python3 -c 'import re, sys
+x = sorted($spread)[-3:]
+sys.exit(not 0.9 < (x[1] - x[0]) / (x[2] - x[1]) < 1.1)' <'$work/figures/latency-tokens-zero-e8-2-cpu.svg'"
 expect "text stays text" 0 "" grep -q "latency over tokens" "$work/figures/latency-tokens-small-e8-2-cpu.svg"
 expect "the program passes on what the script refuses" 2 "must have a schema" "$FLASHMOE_PROGRAM" plot "$work/other.json"
 [ "$failures" = 0 ]

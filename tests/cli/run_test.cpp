@@ -53,6 +53,16 @@ TEST(CliRun, json_is_one_object_with_every_key_and_nothing_else) {
   EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1);
 }
 
+TEST(CliVerify, right_results_of_a_narrow_expert_and_a_long_row_pass) {
+  for (const std::string seed : {"33", "57", "80"}) {
+    const Outcome outcome = flashmoe(
+        "verify --backend cpu --hidden 8192 --intermediate 8 --experts 8 --top-k 1 --tokens 1 "
+        "--ranks 1 --seed " +
+        seed);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  }
+}
+
 TEST(CliRun, totals_are_the_sums_of_the_ranks) {
   const nlohmann::json json = flashmoe("verify --json --tokens 9,0,30,1 --routing zipf:1.5 --dtype fp32" + kSmall).json();
   for (const char* key : {"wire_bytes", "wire_overhead_bytes", "wire_bytes_per_route_sending"}) {

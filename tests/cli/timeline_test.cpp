@@ -64,6 +64,20 @@ TEST(Timeline, consumers_of_a_block_count_once_as_its_processor) {
   EXPECT_DOUBLE_EQ(summary.wait_us[static_cast<std::size_t>(WaitCause::own_rank)], 100);
 }
 
+TEST(Timeline, spans_that_did_not_fit_are_told_and_nobody_is_said_to_have_only_waited) {
+  std::vector<RankTrace> ranks = one_block();
+  ranks[0].actors.back().num_dropped = 7;  // what it did after its wait
+  EXPECT_EQ(num_dropped(ranks), 7u);
+  std::ostringstream svg;
+  write_svg(ranks, "title", svg);
+  EXPECT_THAT(svg.str(), testing::AllOf(HasSubstr("title; 7 spans did not fit: rows marked * end early (--records)"),
+                                        HasSubstr(">SM 13 dispatcher 5 *<"), HasSubstr(">SM 12 dispatcher 4<"),
+                                        Not(HasSubstr("only waited"))));
+  std::ostringstream chrome;
+  write_chrome(ranks, chrome);
+  EXPECT_EQ(nlohmann::json::parse(chrome.str())["otherData"]["dropped_spans"], 7);
+}
+
 TEST(Timeline, rows_name_multiprocessor_and_role_and_the_picture_leaves_out_what_only_waited) {
   std::ostringstream chrome;
   write_chrome(one_block(), chrome);

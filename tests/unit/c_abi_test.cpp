@@ -229,6 +229,23 @@ TEST(CAbi, faults_have_their_own_statuses) {
   expect_failure(flashmoe_group_create_local(2, &options, &group), FLASHMOE_INVALID_ARGUMENT, "backend (number 7)");
 }
 
+TEST(CAbi, what_only_enqueue_takes_is_refused_by_forward) {
+  OneLayer one;
+  Batch batch = test::make_batch(one.problem, 4, 1);
+  flashmoe_call call = make_call(batch);
+  const std::int64_t rows = 2;
+  call.gpu_tokens = &rows;
+  expect_failure(flashmoe_layer_forward(one.layer, &call, nullptr), FLASHMOE_INVALID_ARGUMENT,
+                 "gpu_tokens of the call must be NULL in flashmoe_layer_forward()");
+  call.gpu_tokens = nullptr;
+  int stream = 0;
+  call.stream = &stream;
+  expect_failure(flashmoe_layer_forward(one.layer, &call, nullptr), FLASHMOE_INVALID_ARGUMENT,
+                 "stream of the call must be");
+  call.stream = nullptr;
+  EXPECT_EQ(flashmoe_layer_forward(one.layer, &call, nullptr), FLASHMOE_OK) << flashmoe_last_error();
+}
+
 TEST(CAbi, null_handles_are_errors_and_destroying_them_is_nothing) {
   flashmoe_layer_destroy(nullptr);
   flashmoe_group_destroy(nullptr);

@@ -231,8 +231,10 @@ TEST(ProcessGroupArguments, are_checked_before_anybody_is_waited_for) {
   const auto refuses = [&](const ProcessRank& place, const GroupOptions& with, const char* message) {
     EXPECT_THAT([&] { ProcessGroup(place, with, make); }, ::testing::ThrowsMessage<InvalidArgument>(HasSubstr(message)));
   };
-  refuses({.group_id = std::string(49, 'x'), .rank = 0, .num_ranks = 2}, options, "group_id must have 1..48 characters, got 49");
-  refuses({.group_id = "", .rank = 0, .num_ranks = 2}, options, "group_id must have 1..");
+  refuses({.group_id = std::string(49, 'x'), .rank = 0, .num_ranks = 2}, options,
+          "group_id must have 1..48 printable ASCII characters, got 49");
+  refuses({.group_id = "", .rank = 0, .num_ranks = 2}, options,
+          "group_id must have 1..48 printable ASCII characters, got 0");
   refuses({.group_id = "g", .rank = 2, .num_ranks = 2}, options, "rank must be 0..1");
   refuses({.group_id = "g", .rank = 0, .num_ranks = 65}, options, "num_ranks (65) must be between 1 and 64");
   refuses({.group_id = "g", .rank = 0, .num_ranks = 2}, {.backend = BackendKind::cuda, .meeting_seconds = 0},

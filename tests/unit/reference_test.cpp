@@ -310,6 +310,20 @@ TEST(RelativeL2, NeverHidesANaNOrAnInfinity) {
   EXPECT_EQ(reference::max_abs_error({5, -7, 1}, {0, 1, 0}), 8.0);
 }
 
+TEST(ErrorBar, IsWiderWhereFewValuesWereRoundedAndNeverNarrower) {
+  constexpr std::int64_t many = 1 << 20;
+  EXPECT_DOUBLE_EQ(reference::error_bar(DType::bf16, many), 3e-3);
+  EXPECT_DOUBLE_EQ(reference::error_bar(DType::bf16, many, many), 3e-3);
+  // One intermediate value: its error is at most half a unit in the last place of 1, the others' as ever.
+  const double worst = std::sqrt(0x1p-8 * 0x1p-8 + 2 * 1.66e-3 * 1.66e-3);
+  EXPECT_GT(reference::error_bar(DType::bf16, many, 1), worst);
+  EXPECT_LT(reference::error_bar(DType::bf16, many, 1), 1.06 * worst);
+  for (std::int64_t count = 1; count < many; count *= 3) {
+    EXPECT_GE(reference::error_bar(DType::bf16, many, count), reference::error_bar(DType::bf16, many, count * 3));
+    EXPECT_GE(reference::error_bar(DType::bf16, count, count), reference::error_bar(DType::bf16, count));
+  }
+}
+
 TEST(RelativeL2, DifferentLengthsAreRefused) {
   EXPECT_THROW(reference::relative_l2({1}, {1, 2}), InvalidArgument);
   EXPECT_THROW(reference::max_abs_error({1, 2}, {1}), InvalidArgument);

@@ -30,8 +30,11 @@ def draw_lines(axes, figure):
             counts[kind] += 1
         axes.plot([x for x, _ in series.points], [y for _, y in series.points], label=series.label, **style)
     if figure.log_x:
-        axes.set_xscale("log", base=2)
         values = sorted({x for series in figure.series for x, _ in series.points})
+        if values and values[0] <= 0:  # calls without tokens: 0 stands one step before the first count
+            axes.set_xscale("symlog", base=2, linthresh=next((x for x in values if x > 0), 1))
+        else:
+            axes.set_xscale("log", base=2)
         if figure.kind == "lines" and len(values) <= 12:
             axes.set_xticks(values, [f"{x:g}" for x in values])
             axes.xaxis.minorticks_off()

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 
+from layers import fits, layer_key, telling_apart, with_layers
 from results import MEMORY_TABLE, PUBLISHED, bound_is_of_card, read_csv, relative, short_card
 
 
@@ -85,8 +86,7 @@ def grouped(rows, key):
 
 
 def sizes(row):
-    problem = row.get("problem", {})
-    return tuple(problem.get(key) for key in ("hidden", "intermediate", "top_k"))
+    return tuple(row["layer"].get(key) for key in ("hidden", "intermediate", "top_k"))
 
 
 def num_experts(row):
@@ -104,44 +104,53 @@ def even(rows):
     return [row for row in rows if isinstance(row["tokens_per_rank"], int) and row["routing"] == "uniform"]
 
 
+def counted_twice(rows):
+    """Of rows that a figure over tokens shows, those of layers with two counts or more."""
+    return [row for _, own in grouped(rows, layer_key) if len({r["tokens_per_rank"] for r in own}) > 1 for row in own]
+
+
 def latency_over_tokens(rows, baselines):
     figures = []
     key = lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], row["backend"])
-    for (model, experts, ranks, backend), group in grouped(even(rows), key):
-        if len({row["tokens_per_rank"] for row in group}) < 2:
+    for (model, experts, ranks, backend), every in grouped(even(rows), key):
+        group = counted_twice(every)
+        if not group:
             continue
         series, sources = [], files_of(group, bounds=backend == "cuda")
-        for _, own in grouped(group, series_key):
-            series.append(
-                Series(
-                    our_label(own), best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"]), "ours"
-                )
-            )
-        bounded = [row for row in group if "bound_us" in row and backend == "cuda"]
-        for (card, dtype), own in grouped(bounded, lambda row: (short_card(row["bound_card"]), row["dtype"])):
-            series.append(Series(f"lower bound, {card} {dtype}", latest_points(own, lambda r: r["bound_us"]), "bound"))
+        apart = telling_apart(group)
+        for _, own in grouped(group, lambda row: (*series_key(row), layer_key(row))):
+            points = best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"])
+            series.append(Series(our_label(own, apart(own[0])), points, "ours"))
+        bounded = [row for row in group if row.get("bound_us", 0) > 0 and backend == "cuda"]
+        where = lambda row: (short_card(row["bound_card"]), row["dtype"], layer_key(row))
+        for (card, dtype, _), own in grouped(bounded, where):
+            points = latest_points(own, lambda r: r["bound_us"])
+            series.append(Series(f"lower bound, {card} {dtype}{apart(own[0])}", points, "bound"))
         for name in sorted({name for row in group for name in row.get("baselines", {})}):
             theirs = [row for row in group if row.get("baselines", {}).get(name) is not None]
-            where = lambda row: (short_card(row["baseline_cards"].get(name) or row["card"]), row["dtype"])
-            for (card, dtype), rows_there in grouped(theirs, where):
+            where = lambda row: (
+                short_card(row["baseline_cards"].get(name) or row["card"]),
+                row["dtype"],
+                layer_key(row),
+            )
+            for (card, dtype, _), rows_there in grouped(theirs, where):
                 points = latest_points(rows_there, lambda r: r["baselines"][name])
-                series.append(Series(f"{name}, {ranks}x{card} {dtype}", points, "baseline"))
+                series.append(Series(f"{name}, {ranks}x{card} {dtype}{apart(rows_there[0])}", points, "baseline"))
         for baseline in baselines if backend == "cuda" else []:
             own = {b for row in group for b in row.get("baselines", {})}
-            points = sorted(
-                (row["tokens_per_rank"], row["latency_us"])
+            theirs = [
+                row
                 for row in baseline["rows"]
-                if row["model"] == model and row["num_ranks"] == ranks and row["routing"] == "uniform"
-            )
-            if points and baseline["name"] not in own:
-                series.append(
-                    Series(
-                        f"{baseline['title']}, {ranks}x{short_card(baseline['card'])} bf16, another run",
-                        points,
-                        "baseline",
-                    )
-                )
-                sources.append(baseline["file"])
+                if (row["model"], row["num_ranks"], row["routing"]) == (model, ranks, "uniform")
+                and any(fits(row, ours) for ours in group)
+            ]
+            if not theirs or baseline["name"] in own:
+                continue
+            for (dtype,), of_dtype in grouped(theirs, lambda row: (row["dtype"],)):
+                points = sorted((row["tokens_per_rank"], row["latency_us"]) for row in of_dtype)
+                where = f"{ranks}x{short_card(baseline['card'])} {dtype}"
+                series.append(Series(f"{baseline['title']}, {where}, another run", points, "baseline"))
+            sources.append(baseline["file"])
         where = ("GPU" if ranks == 1 else "GPUs") if backend == "cuda" else "ranks on the CPU"
         count = f", {experts} experts" if experts else ""
         figures.append(
@@ -160,7 +169,7 @@ def latency_over_tokens(rows, baselines):
 
 def has_forms(rows):
     """Whether some point was measured more than once."""
-    keys = [(series_key(row), row["tokens_per_rank"]) for row in rows]
+    keys = [(series_key(row), layer_key(row), row["tokens_per_rank"]) for row in rows]
     return len(set(keys)) < len(keys)
 
 
@@ -169,12 +178,13 @@ def latency_over(rows, axis, x_of, x_label, same):
     figures = []
     for (backend,), of_backend in grouped([r for r in even(rows) if x_of(r)], lambda row: (row["backend"],)):
         series, sources = [], set()
+        apart = telling_apart(of_backend, without=("num_experts",))
         for _, own in grouped(of_backend, lambda row: (*map(str, same(row)), *series_key(row))):
             points = best_points(own, x_of, lambda r: r["latency_us"])
             if len(points) < 2:
                 continue
             row = own[0]
-            extra = f", {row['model']}, {row['tokens_per_rank']} tokens"
+            extra = f", {row['model']}{apart(row)}, {row['tokens_per_rank']} tokens"
             series.append(Series(our_label(own, extra), points, "ours"))
             sources.add(row["file"])
         if series:
@@ -197,10 +207,12 @@ def fraction_of_bound(rows):
         row for row in even(rows) if "fraction_of_bound" in row and row["backend"] == "cuda" and bound_is_of_card(row)
     ]
     series = []
-    for _, group in grouped(own, lambda row: (row["model"], row["num_ranks"], *system_key(row))):
+    apart = telling_apart(own)
+    for _, group in grouped(own, lambda row: (row["model"], row["num_ranks"], *system_key(row), layer_key(row))):
         points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: 100 * r["fraction_of_bound"])
         if len(points) > 1:
-            series.append(Series(our_label(group, f", {group[0]['model']}", ways=("engine",)), points, "ours"))
+            layer = f", {group[0]['model']}{apart(group[0])}"
+            series.append(Series(our_label(group, layer, ways=("engine",)), points, "ours"))
     if not series:
         return []
     return [
@@ -220,14 +232,18 @@ def fraction_of_bound(rows):
 def by_routing(rows):
     figures = []
     key = lambda row: (row["model"], num_experts(row) or 0, row["num_ranks"], row["tokens_per_rank"], row["backend"])
-    for (model, experts, ranks, tokens, backend), group in grouped(
+    for (model, experts, ranks, tokens, backend), every in grouped(
         [r for r in rows if isinstance(r["tokens_per_rank"], int)], key
     ):
-        if len({row["routing"] for row in group}) < 2:
+        group = [row for _, own in grouped(every, layer_key) if len({r["routing"] for r in own}) > 1 for row in own]
+        if not group:
             continue
+        apart = telling_apart(group)
         series = [
-            Series(our_label(own), best_points(own, lambda r: r["routing"], lambda r: r["latency_us"]), "ours")
-            for _, own in grouped(group, series_key)
+            Series(
+                our_label(own, apart(own[0])), best_points(own, lambda r: r["routing"], lambda r: r["latency_us"]), "ours"
+            )
+            for _, own in grouped(group, lambda row: (*series_key(row), layer_key(row)))
         ]
         figures.append(
             Figure(
@@ -246,7 +262,13 @@ def by_routing(rows):
 
 
 def is_thesis(row):
-    return row["model"] == "thesis" or sizes(row) == (1024, 4096, 2)
+    return sizes(row) == (1024, 4096, 2) if row["layer"] else row["model"] == "thesis"
+
+
+def thesis_apart(rows, without=("num_experts",)):
+    """Of layers of the thesis' sizes, under whatever names: what tells them apart."""
+    text = telling_apart([{**row, "model": "thesis"} for row in rows], without)
+    return lambda row: text({**row, "model": "thesis"})
 
 
 def thesis_latency(rows):
@@ -298,9 +320,10 @@ def thesis_latency(rows):
             for name in systems
         ]
         chosen = [row for row in own if keep(row)]
-        for _, group in grouped(chosen, lambda row: (split(row), *system_key(row))):
+        apart = thesis_apart(chosen)
+        for _, group in grouped(chosen, lambda row: (split(row), *system_key(row), layer_key(row, ("num_experts",)))):
             points = best_points(group, x_of, lambda r: r["latency_us"] / 1e3)
-            series.append(Series(our_label(group, ways=("engine",)), points, "ours"))
+            series.append(Series(our_label(group, apart(group[0]), ways=("engine",)), points, "ours"))
         figures.append(
             Figure(
                 f"thesis-latency-{axis}",
@@ -359,9 +382,12 @@ def thesis_memory(rows):
         for experts, group in grouped(table, lambda row: int(row["experts"]))
     ]
     own = [row for row in even(rows) if is_thesis(row) and "heap_bytes" in row and row["backend"] == "cuda"]
-    for _, group in grouped(own, lambda row: (num_experts(row) or 32, row["num_ranks"], *series_key(row))):
+    apart = thesis_apart(own)
+    key = lambda row: (num_experts(row) or 32, row["num_ranks"], *series_key(row), layer_key(row))
+    for _, group in grouped(own, key):
         points = best_points(group, lambda r: r["tokens_per_rank"], lambda r: r["heap_bytes"] / 2**20)
-        series.append(Series(our_label(group, f", heap, {num_experts(group[0]) or 32} experts"), points, "ours"))
+        extra = f", heap, {num_experts(group[0]) or 32} experts{apart(group[0])}"
+        series.append(Series(our_label(group, extra), points, "ours"))
     return [
         Figure(
             "thesis-memory",
@@ -377,11 +403,12 @@ def thesis_memory(rows):
 def thesis_payload(rows):
     own = [row for row in even(rows) if is_thesis(row) and row.get("wire_bytes") and row["backend"] == "cuda"]
     series = []
-    for _, group in grouped(own, lambda row: (row["num_ranks"], *series_key(row))):
+    apart = thesis_apart(own, without=())
+    for _, group in grouped(own, lambda row: (row["num_ranks"], *series_key(row), layer_key(row))):
         fastest = {}
         for row in sorted(group, key=lambda r: -r["latency_us"]):
             fastest[row["tokens_per_rank"]] = (row["latency_us"] / 1e3, 8 * row["wire_bytes"])
-        series.append(Series(our_label(group), sorted(fastest.values()), "ours"))
+        series.append(Series(our_label(group, apart(group[0])), sorted(fastest.values()), "ours"))
     if not series:
         return []
     note = "a point for every token count measured; the thesis prints no numbers for its figure 6.3b"
@@ -420,19 +447,24 @@ def thesis_utilisation(traces):
     ]
 
 
-def all_figures(rows, baselines, traces):
+def all_figures(measured, baselines, traces):
     """Every figure that the rows can fill, the thesis' last."""
+    rows = with_layers(measured)
     return [
         *latency_over_tokens(rows, baselines),
         *latency_over(
-            rows, "experts", num_experts, "experts", lambda r: (sizes(r), r["tokens_per_rank"], r["num_ranks"])
+            rows,
+            "experts",
+            num_experts,
+            "experts",
+            lambda r: (r["model"], layer_key(r, without=("num_experts",)), r["tokens_per_rank"], r["num_ranks"]),
         ),
         *latency_over(
             rows,
             "ranks",
             lambda r: r["num_ranks"],
             "ranks",
-            lambda r: (r["model"], num_experts(r), r["tokens_per_rank"]),
+            lambda r: (r["model"], layer_key(r), r["tokens_per_rank"]),
         ),
         *fraction_of_bound(rows),
         *by_routing(rows),

@@ -3,6 +3,7 @@
 import json
 import re
 
+from layers import fits, with_layers
 from results import (
     PROJECT,
     PUBLISHED,
@@ -60,7 +61,9 @@ def times_elsewhere(row, baseline):
     """Of a system that was measured in another run: its time for the row's case on the row's card, or None."""
     if baseline["name"] in row.get("baselines", {}) or short_card(baseline["card"]) != short_card(row["card"]):
         return None
-    same = (theirs for theirs in baseline["rows"] if all(theirs[key] == row[key] for key in ROW_KEYS))
+    same = (
+        theirs for theirs in baseline["rows"] if all(theirs[key] == row[key] for key in ROW_KEYS) and fits(theirs, row)
+    )
     return next((theirs["latency_us"] for theirs in same), None)
 
 
@@ -93,7 +96,7 @@ def describe(content):
         (f"{gpus}x " if gpus else "") + short_card(content.get("card")),
         f"driver {content['driver']}" if content.get("driver") else None,
         "commit " + re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", content["commit"]) if content.get("commit") else None,
-        f"`{content['command']}`" if content.get("command") else None,
+        *(f"`{command}`" for command in content.get("commands", [content.get("command")]) if command),
     ]
     ranges = [conditions for conditions in content.get("clocks", {}).values()]
     ranges += [row["conditions"] for row in content.get("rows", []) if row.get("conditions")]
@@ -151,7 +154,7 @@ def page_text(files, figures):
     published = baseline_files(drawn_files(PUBLISHED))
     for path in files:
         content = read_file(path)
-        rows = bench_rows([path])
+        rows = with_layers(bench_rows([path]))
         if not rows:
             continue
         lines += [f"## {relative(path)}", "", describe(content) + ".", ""]

@@ -17,8 +17,8 @@ from results import PROJECT, PUBLISHED, BadInput, baseline_files, bench_rows, dr
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="flashmoe plot", description="Figures from results files, as SVG and PNG.")
     parser.add_argument("files", nargs="*", type=Path, help="results files [those of bench/results]")
-    parser.add_argument("--output", type=Path, default=Path("figures"), help="folder for the pictures [figures]")
-    parser.add_argument("--format", default="svg,png", help="svg, png or both [svg,png]")
+    parser.add_argument("--output", type=Path, help="folder for the pictures [figures]")
+    parser.add_argument("--format", help="svg, png or both [svg,png]")
     parser.add_argument(
         "--page", action="store_true", help="make docs/performance.md and its figures from bench/results"
     )
@@ -36,11 +36,16 @@ def figures_of(files):
 
 
 def draw_all(figures, folder, formats):
-    from draw import draw  # here, because matplotlib takes a second to load
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        from draw import draw  # here, because matplotlib takes a second to load
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for figure in figures:
-        draw(figure, folder, formats)
+        for figure in figures:
+            draw(figure, folder, formats)
+    except OSError as error:
+        raise BadInput(
+            f"output ({folder}) must be a folder that can be written to, got: {error.strerror}: give another"
+        ) from error
 
 
 def make_page(files):
@@ -54,8 +59,15 @@ def make_page(files):
 def run(arguments):
     results = drawn_files(PROJECT / "bench" / "results")
     if arguments.page or arguments.check_page:
-        if arguments.files:
-            raise BadInput("--page is made of bench/results: leave the files out")
+        flag = "--page" if arguments.page else "--check-page"
+        given = {
+            "--check-page": arguments.page and arguments.check_page,
+            "the files": arguments.files,
+            "--output": arguments.output is not None,
+            "--format": arguments.format is not None,
+        }
+        for name in (name for name, is_given in given.items() if is_given):
+            raise BadInput(f"{flag} is about docs/performance.md and its figures, made of bench/results: leave {name} out")
         if arguments.page:
             make_page(results)
             return 0
@@ -63,14 +75,17 @@ def run(arguments):
         for sentence in stale:
             print(f"{sentence}: run flashmoe plot --page", file=sys.stderr)
         return 1 if stale else 0
-    formats = arguments.format.split(",")
-    if not formats or any(one not in ("svg", "png") for one in formats):
+    formats = ["svg", "png"] if arguments.format is None else arguments.format.split(",")
+    if any(one not in ("svg", "png") for one in formats):
         raise BadInput(f"format ({arguments.format}) must be svg, png or svg,png")
     files = arguments.files or results
+    if not (bench_rows(files) or trace_summaries(files) or baseline_files(files)):
+        raise BadInput(f"{', '.join(map(str, files))}: no row was measured: give a file with one")
     figures = figures_of(files)
-    draw_all(figures, arguments.output, formats)
+    folder = arguments.output or Path("figures")
+    draw_all(figures, folder, formats)
     for figure in figures:
-        print(f"{arguments.output / figure.name}: {figure.title}")
+        print(f"{folder / figure.name}: {figure.title}")
     return 0
 
 
@@ -79,6 +94,9 @@ def main():
         return run(parse_arguments())
     except BadInput as error:
         print(f"flashmoe: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"flashmoe: error: {error.filename} cannot be used ({error.strerror}): make room for it", file=sys.stderr)
         return 2
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -38,15 +39,96 @@ def read_file(path):
     schema = content.get("schema")
     if schema not in DRAWN_SCHEMAS:
         raise BadInput(f"{path} must have a schema of {', '.join(DRAWN_SCHEMAS)}, got {schema!r}: give another file")
-    if schema == "baseline" and not isinstance(content.get("name"), str):
-        raise BadInput(f"{path} must have a string \"name\", the system's: add it")
-    rows = content.get("rows", [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BadInput(f"{path} must have an array of objects \"rows\": give another file")
-    for row in rows:
-        if not isinstance(row.get("latency_us", 0.0), (int, float)):
-            raise BadInput(f"{path}: latency_us must be a number, got {row['latency_us']!r}: correct the file")
+    for key in ("name", "card") if schema == "baseline" else ("card",):
+        if not isinstance(content.get(key), str):
+            raise BadInput(f"{path} must have a string \"{key}\", got {content.get(key)!r}: add it")
+    if schema == "trace":
+        check_fields(content, TRACE_FIELDS, f"{path}")
+        check_fields(content["summary"], SUMMARY_FIELDS, f'{path}: "summary"')
+        return content
+    rows = content.get("rows")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise BadInput(f"{path} must have an array of objects \"rows\", one at least: give another file")
+    cards = content.get("baseline_cards", {})
+    if not named(cards, lambda card: isinstance(card, str)):
+        raise BadInput(f'{path}: "baseline_cards" must be an object of names and cards, got {cards!r}: correct the file')
+    for index, row in enumerate(rows):
+        if schema == "bench" and "error" in row:
+            continue  # it says why there is nothing to draw
+        check_fields(row, ROW_FIELDS, f"{path}: row {index}")
     return content
+
+
+def named(value, right):
+    return isinstance(value, dict) and all(right(one) for one in value.values())
+
+
+def count(low):
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def number(low=0.0, above=False):
+    """Finite, `low` or more; `above`: more."""
+    return lambda value: (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (value > low if above else value >= low)
+    )
+
+
+def text(value):
+    return isinstance(value, str)
+
+
+def counts(value):
+    return count(0)(value) or (isinstance(value, list) and bool(value) and all(count(0)(one) for one in value))
+
+
+def plain_values(value):
+    return named(value, lambda one: isinstance(one, (bool, int, float, str)))
+
+
+# Field: what it must be, in words and as a function, and whether it must be there.
+ROW_FIELDS = {
+    "model": ("a string", text, True),
+    "tokens_per_rank": ("a whole number, or one a rank", counts, True),
+    "num_ranks": ("a whole number above 0", count(1), True),
+    "dtype": ("a string", text, True),
+    "routing": ("a string", text, True),
+    "latency_us": ("a number above 0", number(0, above=True), True),
+    "problem": ("an object of numbers and names", plain_values, False),
+    "engine": ("a string", text, False),
+    "replay": ("a string", text, False),
+    "backend": ("a string", text, False),
+    "p95_us": ("a number above 0", number(0, above=True), False),
+    "bound_us": ("a number, 0 or more", number(), False),
+    "fraction_of_bound": ("a number, 0 or more", number(), False),
+    "heap_bytes": ("a number, 0 or more", number(), False),
+    "wire_bytes": ("a number, 0 or more", number(), False),
+    "tflops_per_gpu": ("a number, 0 or more", number(), False),
+    "baselines": ("an object of names and numbers above 0", lambda v: named(v, number(0, above=True)), False),
+}
+TRACE_FIELDS = {
+    "layer": ("a string", text, True),
+    "problem": ("an object with a whole number num_ranks", lambda v: plain_values(v) and count(1)(v.get("num_ranks")), True),
+    "tokens_per_rank": ("whole numbers", lambda value: isinstance(value, list) and counts(value), True),
+    "summary": ("an object", lambda value: isinstance(value, dict), True),
+}
+SUMMARY_FIELDS = {
+    "wall_us": ("a number, 0 or more", number(), True),
+    "resident_share": ("a number, 0 or more", number(), True),
+    "busy_share": ("a number, 0 or more", number(), True),
+    "wait_us": ("an object of causes and numbers", lambda value: named(value, number()), True),
+}
+
+
+def check_fields(found, fields, where):
+    for key, (wanted, right, needed) in fields.items():
+        if key in found and right(found[key]) or key not in found and not needed:
+            continue
+        got = repr(found[key]) if key in found else "none"
+        raise BadInput(f"{where}: {key} must be {wanted}, got {got}: correct the file")
 
 
 def drawn_files(folder):
@@ -62,13 +144,8 @@ def bench_rows(files):
         if content["schema"] != "bench":
             continue
         for row in content.get("rows", []):
-            if "latency_us" not in row:
-                continue  # it says why
-            missing = [key for key in ROW_KEYS if key not in row]
-            if missing:
-                raise BadInput(
-                    f"{path}: every row must have {', '.join(ROW_KEYS)}, one lacks {', '.join(missing)}: add them"
-                )
+            if "error" in row:
+                continue  # it says why it was not measured
             shared = {key: content.get(key) for key in ("card", "date", "commit")}
             shared["backend"] = content.get("backend", row.get("backend", "cuda"))
             shared["baseline_cards"] = content.get("baseline_cards", {})
