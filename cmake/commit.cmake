@@ -1,5 +1,7 @@
-# Writes OUTPUT, a header with the commit of the checkout SOURCE at this moment: cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
-# "-dirty" behind it: what the program is built from is edited. "unknown": SOURCE is no checkout of its own, or git is missing.
+# Writes OUTPUT, a header with the commit of the checkout SOURCE at this moment:
+#   cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
+# "-dirty" behind it: what the program is built from is edited. "unknown": SOURCE is no checkout of its own, or git is
+# missing.
 # A header that says so already is left alone, so that nothing is compiled again.
 find_program(git git)
 set(commit unknown)

@@ -297,8 +297,8 @@ class Check:
         """What the programs were built from."""
         git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
         head = git("rev-parse", "HEAD")
-        edited = "-dirty" if git("status", "--porcelain", "--", "CMakeLists.txt", "cli", "cmake", "include", "src") else ""
-        return self.arguments.commit or (head + edited if head else "unknown")
+        edited = git("status", "--porcelain", "--", "CMakeLists.txt", "cli", "cmake", "include", "src")
+        return self.arguments.commit or (head + ("-dirty" if edited else "") if head else "unknown")
 
     def record(self, schema, **content):
         path = self.record_path(schema)

@@ -50,8 +50,7 @@ struct GroupOptions {
 struct ProcessRank {
   static constexpr std::size_t kMaxGroupId = 48;
 
-  std::string
-      group_id;  ///< 1..kMaxGroupId printable ASCII characters, no other group's of this user on this machine now
+  std::string group_id;  ///< 1..kMaxGroupId printable ASCII characters, on this machine no other group's of this user
   int rank = 0;          ///< 0..num_ranks-1, one process each; rank 0 is where the others meet
   int num_ranks = 1;
   int device = 0;        ///< this process's GPU, by its own numbering; another one for every rank

@@ -62,7 +62,8 @@ TEST(CliErrors, names_that_do_not_exist_are_listed_against_those_that_do) {
 TEST(CliErrors, the_layer_is_named_in_one_way) {
   expect_refused("run", "must be named in one way, got none");
   expect_refused("run --preset dbrx --config x.json", "got --preset and --config");
-  expect_refused("run --preset dbrx --hidden 64", "got --preset and --hidden ...");
+  expect_refused("run --preset dbrx --hidden 64", "got --preset and --hidden: give");
+  expect_refused("run --preset dbrx --experts 8 --top-k 2", "got --preset and --experts, --top-k: give");
   expect_refused("run --preset dbrx --layer 3", "--checkpoint DIR and --layer N go together");
   expect_refused("run --checkpoint .", "--checkpoint DIR and --layer N go together");
   expect_refused("run --preset dbrx --no-gate", "--preset fixes them");

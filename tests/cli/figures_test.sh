@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `flashmoe plot` draws, without drawing: layers of one name stay apart, other systems stand beside their layer alone.
+# What `flashmoe plot` draws, without drawing: layers of one name stay apart, other systems stand beside theirs alone.
 set -u
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$FLASHMOE_SOURCE_DIR/tools/plot exec python3 - <<'PYTHON'
 import sys
@@ -60,8 +60,8 @@ check("bars of routings are apart", len(lines(rows, "latency-routing-small-e8-2-
 
 
 def baseline(**said):
-    of_row = {"model": "small", "num_ranks": 2, "dtype": "bf16", "routing": "uniform", "tokens_per_rank": 1, "latency_us": 5}
-    return {"name": "other", "title": "Other", "card": "H100", "file": "b", "rows": [{**of_row, **said}]}
+    of_row = {"model": "small", "num_ranks": 2, "dtype": "bf16", "routing": "uniform", "tokens_per_rank": 1}
+    return {"name": "other", "title": "Other", "card": "H100", "file": "b", "rows": [{**of_row, "latency_us": 5, **said}]}
 
 
 for said, wanted in (({}, True), ({"problem": {"hidden": 64}}, True), ({"problem": {"hidden": 128}}, False),

@@ -54,7 +54,8 @@ rows_with whole.json '"latency_us": 3'
   expect "a missing time is refused" 2 "latency_us must be a number above 0, got none" $plot "$work/timeless.json"
   expect "other systems that are none are refused" 2 "baselines must be an object" $plot "$work/others.json"
   expect "sizes that are none are refused" 2 "problem must be an object" $plot "$work/sizes.json"
-  expect "a folder that cannot be is refused" 2 "output (/proc/x) must be a folder" $script --output /proc/x "$work/whole.json"
+  expect "a folder that cannot be is refused" 2 "output (/proc/x) must be a folder" $script --output /proc/x \
+    "$work/whole.json"
   expect "a file is no folder" 2 "must be a folder" $script --output "$work/whole.json" "$work/whole.json"
   expect "what is no JSON is refused" 2 "cannot be read as JSON" $plot "$work/text.json"
   expect "a file that is missing is refused" 2 "cannot be read as JSON" $plot "$work/missing.json"
@@ -80,13 +81,13 @@ for name in latency-tokens-small-e8-2-cpu latency-experts-cpu latency-ranks-cpu 
   thesis-latency-gpus thesis-sm-utilisation; do
   expect "$name is there" 0 "" grep -q "<svg" "$work/figures/$name.svg"
 done
-expect "a sweep from no tokens on is measured" 0 "" "$FLASHMOE_PROGRAM" bench --backend cpu --hidden 64 --intermediate 48 \
-  --top-k 2 --repeats 2 --experts 8 --ranks 2 --tokens 0,16,64 --name zero --output "$work/zero.json"
+expect "a sweep from no tokens on is measured" 0 "" "$FLASHMOE_PROGRAM" bench --backend cpu --hidden 64 \
+  --intermediate 48 --top-k 2 --repeats 2 --experts 8 --ranks 2 --tokens 0,16,64 --name zero --output "$work/zero.json"
 expect "it is drawn" 0 "" "$FLASHMOE_PROGRAM" plot --format svg --output "$work/figures" "$work/zero.json"
 # The markers of 0, 16 and 64 tokens: equal steps but for a tenth.
-spread='[float(x) for x in re.findall("<use xlink:href=[^>]* x=.([0-9.]+). y=[^>]*style=.fill: #0b5394", sys.stdin.read())]'
+marker='<use xlink:href=[^>]* x=.([0-9.]+). y=[^>]*style=.fill: #0b5394'
 expect "no tokens do not squeeze the axis" 0 "" sh -c "python3 -c 'import re, sys
-x = sorted($spread)[-3:]
+x = sorted(float(x) for x in re.findall(\"$marker\", sys.stdin.read()))[-3:]
 sys.exit(not 0.9 < (x[1] - x[0]) / (x[2] - x[1]) < 1.1)' <'$work/figures/latency-tokens-zero-e8-2-cpu.svg'"
 expect "text stays text" 0 "" grep -q "latency over tokens" "$work/figures/latency-tokens-small-e8-2-cpu.svg"
 expect "the program passes on what the script refuses" 2 "must have a schema" "$FLASHMOE_PROGRAM" plot "$work/other.json"

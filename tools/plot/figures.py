@@ -239,12 +239,10 @@ def by_routing(rows):
         if not group:
             continue
         apart = telling_apart(group)
-        series = [
-            Series(
-                our_label(own, apart(own[0])), best_points(own, lambda r: r["routing"], lambda r: r["latency_us"]), "ours"
-            )
-            for _, own in grouped(group, lambda row: (*series_key(row), layer_key(row)))
-        ]
+        series = []
+        for _, own in grouped(group, lambda row: (*series_key(row), layer_key(row))):
+            points = best_points(own, lambda r: r["routing"], lambda r: r["latency_us"])
+            series.append(Series(our_label(own, apart(own[0])), points, "ours"))
         figures.append(
             Figure(
                 f"latency-routing-{layer_slug(model, experts)}-{ranks}-{tokens}-{backend}",

@@ -67,7 +67,7 @@ def run(arguments):
             "--format": arguments.format is not None,
         }
         for name in (name for name, is_given in given.items() if is_given):
-            raise BadInput(f"{flag} is about docs/performance.md and its figures, made of bench/results: leave {name} out")
+            raise BadInput(f"{flag} is about docs/performance.md, which is made of bench/results: leave {name} out")
         if arguments.page:
             make_page(results)
             return 0

@@ -51,7 +51,7 @@ def read_file(path):
         raise BadInput(f"{path} must have an array of objects \"rows\", one at least: give another file")
     cards = content.get("baseline_cards", {})
     if not named(cards, lambda card: isinstance(card, str)):
-        raise BadInput(f'{path}: "baseline_cards" must be an object of names and cards, got {cards!r}: correct the file')
+        raise BadInput(f'{path}: "baseline_cards" must be an object of names and cards, got {cards!r}: correct it')
     for index, row in enumerate(rows):
         if schema == "bench" and "error" in row:
             continue  # it says why there is nothing to draw
@@ -111,7 +111,11 @@ ROW_FIELDS = {
 }
 TRACE_FIELDS = {
     "layer": ("a string", text, True),
-    "problem": ("an object with a whole number num_ranks", lambda v: plain_values(v) and count(1)(v.get("num_ranks")), True),
+    "problem": (
+        "an object with a whole number num_ranks",
+        lambda value: plain_values(value) and count(1)(value.get("num_ranks")),
+        True,
+    ),
     "tokens_per_rank": ("whole numbers", lambda value: isinstance(value, list) and counts(value), True),
     "summary": ("an object", lambda value: isinstance(value, dict), True),
 }
