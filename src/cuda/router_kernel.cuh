@@ -24,12 +24,10 @@ struct RouterTile {
   static constexpr int kStageBytes = (kRows + kRouterColumns) * kStageRowBytes;
 
   __host__ __device__ static constexpr int sums_stride(int num_experts) { return num_experts + 4; }
-  __host__ __device__ static constexpr int stages_bytes(int num_experts) {
-    const int scratch = kRouterWarps * kChoiceScratch * static_cast<int>(sizeof(float));
-    return kStages * kStageBytes > scratch ? kStages * kStageBytes : scratch;
-  }
+  static constexpr int kScratchBytes = kRouterWarps * kChoiceScratch * static_cast<int>(sizeof(float));
+  static constexpr int kStagesBytes = kStages * kStageBytes > kScratchBytes ? kStages * kStageBytes : kScratchBytes;
   __host__ __device__ static constexpr int shared_bytes(int num_experts) {
-    return stages_bytes(num_experts) + kRows * sums_stride(num_experts) * static_cast<int>(sizeof(float));
+    return kStagesBytes + kRows * sums_stride(num_experts) * static_cast<int>(sizeof(float));
   }
 };
 
@@ -43,7 +41,7 @@ class RouterBlock {
 
  public:
   __device__ RouterBlock(const RouterArgs& args, char* shared)
-      : args_(args), stages_(shared), sums_(reinterpret_cast<float*>(shared + Tile::stages_bytes(args.num_experts))),
+      : args_(args), stages_(shared), sums_(reinterpret_cast<float*>(shared + Tile::kStagesBytes)),
         stride_(Tile::sums_stride(args.num_experts)), place_(ClusterPlace::here()),
         row_bytes_(std::int64_t{args.hidden} * kElementBytes) {
     num_tokens_ = args.num_tokens == nullptr ? args.max_tokens : min(*args.num_tokens, args.max_tokens);
