@@ -16,6 +16,8 @@ version=$(sed -n 's/^project(flashmoe VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt
 IFS=. read -r major minor patch <<<"$version"
 sed -e "s/@PROJECT_VERSION@/$version/" -e "s/@PROJECT_VERSION_MAJOR@/$major/" -e "s/@PROJECT_VERSION_MINOR@/$minor/" \
   -e "s/@PROJECT_VERSION_PATCH@/$patch/" cmake/version.hpp.in >"$objects/flashmoe/version.hpp"
+# As cmake/commit.cmake, but for edits: what travels here is no checkout. Records take --commit.
+echo "#define FLASHMOE_COMMIT \"$(git rev-parse HEAD 2>/dev/null || echo unknown)\"" >"$objects/program_commit.hpp"
 
 includes="-Iinclude -Isrc -Itests -I$objects"
 includes="$includes -isystem $dependencies/include -isystem $cuda/include -isystem $cuda/include/cccl"
