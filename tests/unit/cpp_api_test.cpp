@@ -221,8 +221,11 @@ TEST(CppApi, arguments_of_a_call_are_checked_before_anything_is_sent) {
   refuses(batch.x_view(), {batch.topk_ids.data(), nullptr}, batch.y_view(), 0, "topk_weights must not be null");
   refuses({batch.x.data() + 1, 5}, batch.routing(), {batch.y.data(), 5}, 0, "must be aligned");
   refuses(batch.x_view(), batch.routing(), {batch.x.data() + 32 * 4, 6}, 0, "y must not overlap x");
-  refuses(batch.x_view(), batch.routing(), {batch.topk_ids.data(), 6}, 0, "y must not overlap topk_ids");
-  refuses(batch.x_view(), batch.routing(), {batch.topk_weights.data(), 6}, 0, "y must not overlap topk_weights");
+  void* const y = batch.y.data();
+  refuses(batch.x_view(), {static_cast<const std::int32_t*>(y), batch.topk_weights.data()}, batch.y_view(), 0,
+          "y must not overlap topk_ids");
+  refuses(batch.x_view(), {batch.topk_ids.data(), static_cast<const float*>(y)}, batch.y_view(), 0,
+          "y must not overlap topk_weights");
   EXPECT_NO_THROW(layer.forward(batch.x_view(), batch.routing(), batch.y_view()));  // the heap has not died of any
   EXPECT_NO_THROW(layer.forward({}, {}, {}));
 }
