@@ -12,9 +12,7 @@ from .group import Group
 _MOST_THREADS = 16
 _WORK_OF_THREADS = 1 << 26  # multiplications of a call from which on waking other threads pays
 _MOST_LAYERS = 256
-
-
-_MOST_ATTEMPTS = 16
+_MOST_ATTEMPTS = 16  # of a call that finds its heap dead, while other threads' calls keep failing
 
 _Result = TypeVar("_Result")
 
