@@ -3,6 +3,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -18,6 +19,7 @@
 #include "io/new_file.hpp"
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
+#include "late_rank.hpp"
 #include "machine.hpp"
 #include "memory_plan.hpp"
 #include "outputs.hpp"
@@ -34,20 +36,27 @@ namespace {
 /// which the host starts one after another, are in step.
 constexpr int kCallsBefore = 3;
 
+struct Recording {
+  int records = 0;               ///< room of one actor
+  std::optional<LateRank> late;  ///< none: all ranks start alike
+};
+
 /// A call that leaves its timeline.
-std::vector<RankTrace> trace_call(const Job& job, const std::shared_ptr<const ExpertSource>& experts, Batch& batch,
-                                  int records) {
-  const Group group = Group::local(job.problem.num_ranks, job.group);
+std::vector<RankTrace> trace_call(const Job& job, const Group& group,
+                                  const std::shared_ptr<const ExpertSource>& experts, Batch& batch,
+                                  const Recording& recording) {
   const std::vector<int> ranks = job.ranks_here();
   std::vector<std::optional<Layer>> layers(ranks.size());
   std::vector<RankTrace> traces(ranks.size());
   std::vector<std::unique_ptr<PreparedCalls>> calls(ranks.size());
   for (const int rank : ranks) {
     layers[rank] = LayerFactory::make(group, rank, job.problem, experts);
-    traces[rank].capacity = static_cast<std::size_t>(records);
+    traces[rank].capacity = static_cast<std::size_t>(recording.records);
     LayerFactory::trace_to(*layers[rank], &traces[rank]);
-    calls[rank] = LayerFactory::prepare_calls(*layers[rank], batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank),
-                                              {.most_calls = kCallsBefore + 1});
+    const bool late = recording.late && recording.late->rank == rank;
+    calls[rank] =
+        LayerFactory::prepare_calls(*layers[rank], batch.x_of(rank), batch.routing_of(rank), batch.y_of(rank),
+                                    {.most_calls = kCallsBefore + 1, .hold_last_us = late ? recording.late->us : 0});
   }
   on_every_rank(ranks, [&](int rank) { calls[rank]->run(kCallsBefore + 1); });
   return traces;
@@ -102,6 +111,37 @@ int records_of(const TraceOptions& options, const Job& job) {
   return records;
 }
 
+std::optional<LateRank> late_rank_of(const TraceOptions& options, const Job& job) {
+  if (!options.late_rank) return std::nullopt;
+  const int num_ranks = job.problem.num_ranks;
+  const LateRank late{.rank = *options.late_rank, .us = *options.late_us};
+  if (num_ranks < 2) {
+    throw InvalidArgument(
+        fmt::format("--late-rank ({}) needs a rank that waits for it, and --ranks is 1: give more", late.rank));
+  }
+  if (late.rank < 0 || late.rank >= num_ranks) {
+    throw InvalidArgument(
+        fmt::format("--late-rank ({}) must be in 0..{}, one of the --ranks", late.rank, num_ranks - 1));
+  }
+  const double deadline_us = 1e6 * job.group.deadline_seconds;
+  if (!(late.us > 0 && late.us < deadline_us)) {
+    throw InvalidArgument(
+        fmt::format("--late-us ({}) must be above 0 and below {}, the --deadline in us", late.us, deadline_us));
+  }
+  return late;
+}
+
+LateSummary late_summary(const std::vector<RankTrace>& traces, const LateRank& late, const Batch& batch,
+                         const LayerInfo& info, int m_block_rows) {
+  const std::int64_t tokens_ahead = info.wire_form == WireForm::counted ? info.wave_tokens * info.wave_ring
+                                                                        : std::numeric_limits<std::int64_t>::max();
+  std::vector<std::int64_t> m_blocks;
+  for (int rank = 0; rank < batch.problem.num_ranks; ++rank) {
+    m_blocks.push_back(m_blocks_without(batch, rank, late.rank, m_block_rows, tokens_ahead));
+  }
+  return summarise_late(traces, late, m_blocks);
+}
+
 void check_options(const TraceOptions& options, const Job& job) {
   if (!job.checkpoint.empty()) {
     throw InvalidArgument("flashmoe trace makes its weights: name the layer by --preset, --config or its sizes");
@@ -120,48 +160,55 @@ ExitCode trace(const TraceOptions& options) {
   }
   const Machine machine = this_machine();
   Job job = make_job(options.shared, machine.num_cores);
-  const int records = records_of(options, job);
+  const Recording recording{.records = records_of(options, job), .late = late_rank_of(options, job)};
   check_options(options, job);
-  const LayerInfo info = LayerFactory::plan(Group::local(job.problem.num_ranks, job.group), job.problem);
+  const Group group = Group::local(job.problem.num_ranks, job.group);
+  const LayerInfo info = LayerFactory::plan(group, job.problem);
   const std::int64_t num_compared = std::min(job.verify_tokens.value_or(kSampledTokens), job.num_tokens());
   const MemoryPlan memory = plan_memory(job, info, num_compared, machine.num_cores, machine.available_bytes);
   const auto experts = std::make_shared<GeneratedExperts>(job.problem, job.seed, memory.expert_cache_bytes);
   Batch batch = make_batch(job, std::nullopt);
-  const std::vector<RankTrace> traces = trace_call(job, experts, batch, records);
+  const std::vector<RankTrace> traces = trace_call(job, group, experts, batch, recording);
   const Comparison comparison = judge(
       job.problem,
       compare(
           batch, *experts,
           {.num_tokens = num_compared, .seed = job.seed, .ranks = job.ranks_here(), .num_threads = machine.num_cores}));
 
-  const std::string title =
-      fmt::format("{}, {} ranks, {} tokens, {}, routing {}; {}", job.layer_name, job.problem.num_ranks,
-                  job.num_tokens(), to_string(job.problem.dtype), job.routing_name, info.engine);
+  std::string title = fmt::format("{}, {} ranks, {} tokens, {}, routing {}; {}", job.layer_name, job.problem.num_ranks,
+                                  job.num_tokens(), to_string(job.problem.dtype), job.routing_name, info.engine);
+  if (recording.late) title += fmt::format("; rank {} held back {} us", recording.late->rank, recording.late->us);
   if (!options.chrome.empty())
     write_new_file(options.chrome, [&](std::ostream& stream) { write_chrome(traces, stream); });
   if (!options.svg.empty())
     write_new_file(options.svg, [&](std::ostream& stream) { write_svg(traces, title, stream); });
   const TraceSummary summary = summarise(traces);
   const Card card = card_of(job.group.backend, machine);
-  const nlohmann::json json{{"schema", "trace"},
-                            {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
-                            {"card", card.name},
-                            {"driver", card.driver},
-                            {"commit", options.commit.empty() ? commit_of_program() : options.commit},
-                            {"command", recorded_command(options.shared)},
-                            {"backend", to_string(job.group.backend)},
-                            {"version", version()},
-                            {"layer", job.layer_name},
-                            {"problem", cli::to_json(job.problem)},
-                            {"tokens_per_rank", job.tokens_per_rank},
-                            {"routing", job.routing_name},
-                            {"rel_l2", comparison.all.rel_l2},
-                            {"passed", comparison.passed},
-                            {"summary", to_json(summary)}};
+  std::optional<LateSummary> late;
+  if (recording.late) {
+    late = late_summary(traces, *recording.late, batch, info, LayerFactory::m_block_rows(group, job.problem));
+  }
+  nlohmann::json json{{"schema", "trace"},
+                      {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
+                      {"card", card.name},
+                      {"driver", card.driver},
+                      {"commit", options.commit.empty() ? commit_of_program() : options.commit},
+                      {"command", recorded_command(options.shared)},
+                      {"backend", to_string(job.group.backend)},
+                      {"version", version()},
+                      {"layer", job.layer_name},
+                      {"problem", cli::to_json(job.problem)},
+                      {"tokens_per_rank", job.tokens_per_rank},
+                      {"routing", job.routing_name},
+                      {"rel_l2", comparison.all.rel_l2},
+                      {"passed", comparison.passed},
+                      {"summary", to_json(summary)}};
+  if (late) json["late"] = to_json(*late);
   if (!options.summary.empty()) {
     write_new_file(options.summary, [&](std::ostream& stream) { stream << json.dump(1) << '\n'; });
   }
-  print(options.shared.json ? json.dump() + '\n' : title + '\n' + to_text(summary));
+  print(options.shared.json ? json.dump() + '\n'
+                            : title + '\n' + to_text(summary) + (late ? '\n' + to_text(*late) : ""));
   return comparison.passed ? kRight : kVerificationFailed;
 }
 

@@ -20,6 +20,15 @@ void add_trace_options(CLI::App& command, TraceOptions& options) {
       .add_option("--records", options.records,
                   "Room for the spans of one actor (default 65536; backend cuda, which has thousands: 4096)")
       ->group(timeline);
+  CLI::Option* late_rank =
+      command
+          .add_option("--late-rank", options.late_rank,
+                      "Hold this rank's call back by --late-us, and say what the others did until its tokens came")
+          ->group(timeline);
+  CLI::Option* late_us =
+      command.add_option("--late-us", options.late_us, "How late --late-rank begins")->group(timeline);
+  late_rank->needs(late_us);
+  late_us->needs(late_rank);
 }
 
 }  // namespace flashmoe::cli

@@ -258,6 +258,12 @@ class Check:
             path = self.record_path("trace", f"{tokens}-")
             path.unlink(missing_ok=True)
             commands.append((f"flashmoe trace {tokens}", [*command, "--summary", str(path.resolve())], path, 60))
+        for tokens in ("16", "8192") if self.num_gpus > 1 else ():
+            late = ["--late-rank", str(self.num_gpus - 1), "--late-us", "1000"]
+            command = [program, "trace", "--preset", "qwen3-30b-a3b", *shared, "--tokens", tokens, *late]
+            path = self.record_path("trace", f"late-{tokens}-")
+            path.unlink(missing_ok=True)
+            commands.append((f"flashmoe trace late {tokens}", [*command, "--summary", str(path.resolve())], path, 60))
         for sweep, axes in reversed(SWEEPS.items()):  # the one that everybody reads is printed last
             layers = () if {"--preset", "--hidden"} & set(axes) else ("--preset", ",".join(self.arguments.presets))
             path = self.record_path("bench", f"{sweep}-")

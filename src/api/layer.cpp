@@ -140,6 +140,11 @@ LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
   return describe_layer(problem, 0, make_heap_layout(plan_geometry(problem, backend.engine_traits(problem))), backend);
 }
 
+int LayerFactory::m_block_rows(const Group& group, const Problem& problem) {
+  check_problem(group, problem);
+  return group.state_->backend().engine_traits(problem).tile.rows;
+}
+
 std::unique_ptr<PreparedCalls> LayerFactory::prepare_calls(const Layer& layer, ConstRows x, RoutingView routing, Rows y,
                                                            const Repetition& repetition) {
   const Layer::State& state = *layer.state_;
@@ -147,7 +152,8 @@ std::unique_ptr<PreparedCalls> LayerFactory::prepare_calls(const Layer& layer, C
   return state.layer->prepare_calls({.x = x, .routing = routing, .y = y, .max_tokens = state.problem.max_tokens},
                                     {.replay = repetition.replay,
                                      .most_calls = repetition.most_calls,
-                                     .deadline_seconds = state.deadline_seconds});
+                                     .deadline_seconds = state.deadline_seconds,
+                                     .hold_last_us = repetition.hold_last_us});
 }
 
 void LayerFactory::trace_to(const Layer& layer, RankTrace* trace) { layer.state_->layer->trace_to(trace); }

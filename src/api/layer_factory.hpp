@@ -34,6 +34,9 @@ struct LayerFactory {
 
   /// What the group would build for a problem, without building it. Throws as the Layer's constructor does.
   static LayerInfo plan(const Group& group, const Problem& problem);
+
+  /// Most rows of an m-block of what the group would build. Throws likewise.
+  static int m_block_rows(const Group& group, const Problem& problem);
 };
 
 }  // namespace flashmoe

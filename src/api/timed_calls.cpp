@@ -1,6 +1,8 @@
 #include "api/timed_calls.hpp"
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "api/backend.hpp"
 #include "flashmoe/error.hpp"
@@ -11,13 +13,16 @@ namespace {
 
 class RepeatedForward final : public PreparedCalls {
  public:
-  RepeatedForward(RankLayer& layer, const LayerCall& call, double deadline_seconds)
-      : layer_(layer), call_(call), deadline_seconds_(deadline_seconds) {}
+  RepeatedForward(RankLayer& layer, const LayerCall& call, const Repetition& repetition)
+      : layer_(layer), call_(call), repetition_(repetition) {}
 
   TimedCalls run(int num_calls) override {
     TimedCalls calls;
     for (int i = 0; i < num_calls; ++i) {
-      calls.stats = layer_.forward(call_, deadline_seconds_);
+      if (i == num_calls - 1) {
+        std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(repetition_.hold_last_us));
+      }
+      calls.stats = layer_.forward(call_, repetition_.deadline_seconds);
       calls.us.push_back(calls.stats.phases.wall_us);
     }
     return calls;
@@ -26,7 +31,7 @@ class RepeatedForward final : public PreparedCalls {
  private:
   RankLayer& layer_;
   LayerCall call_;
-  double deadline_seconds_;
+  Repetition repetition_;
 };
 
 }  // namespace
@@ -39,7 +44,7 @@ std::unique_ptr<PreparedCalls> RankLayer::prepare_calls(const LayerCall& call, c
   if (repetition.replay == Replay::graph) {
     throw InvalidArgument("replay (graph) needs backend cuda: use eager, or another backend");
   }
-  return std::make_unique<RepeatedForward>(*this, call, repetition.deadline_seconds);
+  return std::make_unique<RepeatedForward>(*this, call, repetition);
 }
 
 }  // namespace flashmoe

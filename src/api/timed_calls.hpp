@@ -21,6 +21,7 @@ struct Repetition {
   Replay replay = Replay::eager;
   int most_calls = 1;           ///< in one run
   double deadline_seconds = 0;  ///< of one call
+  double hold_last_us = 0;      ///< by so much later than it could the last call of a run starts on this rank
 };
 
 struct TimedCalls {

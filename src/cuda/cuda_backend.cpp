@@ -174,7 +174,7 @@ class CudaLayer final : public RankLayer {
       launched.input.trace = device_trace_->target();
       launched.after_run = [this] { device_trace_->fetch(*trace_, context_->own_stream()); };
     }
-    return std::make_unique<cuda_backend::RepeatedLaunch>(std::move(launched), repetition.replay, repetition.most_calls);
+    return std::make_unique<cuda_backend::RepeatedLaunch>(std::move(launched), repetition);
   }
 
   void trace_to(RankTrace* trace) override {

@@ -1,17 +1,25 @@
 #include "cuda/repeated_launch.hpp"
 
+#include <cstdint>
 #include <utility>
 
 #include "cuda/check.hpp"
+#include "cuda/hold.hpp"
 #include "cuda/memory.hpp"
 
 namespace flashmoe::cuda_backend {
 
-RepeatedLaunch::RepeatedLaunch(LaunchedCall call, Replay replay, int most_calls)
-    : call_(std::move(call)), events_(static_cast<std::size_t>(most_calls) + 1) {
+RepeatedLaunch::RepeatedLaunch(LaunchedCall call, const Repetition& repetition)
+    : call_(std::move(call)),
+      hold_last_us_(repetition.hold_last_us),
+      events_(static_cast<std::size_t>(repetition.most_calls) + 1) {
   const DeviceGuard guard(call_.context->device());
   for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "cudaEventCreate");
-  if (replay == Replay::graph) capture();
+  if (repetition.replay == Replay::graph) capture();
+  if (hold_last_us_ > 0) {  // the kernel is loaded now: later it would wait for the other ranks' kernels
+    hold(0);
+    check(cudaStreamSynchronize(call_.stream), "cudaStreamSynchronize");
+  }
 }
 
 RepeatedLaunch::~RepeatedLaunch() {
@@ -40,12 +48,17 @@ void RepeatedLaunch::launch() {
   }
 }
 
+void RepeatedLaunch::hold(double us) {
+  check(launch_hold(static_cast<std::uint64_t>(us * 1e3), call_.stream), "launch_hold");
+}
+
 TimedCalls RepeatedLaunch::run(int num_calls) {
   const DeviceGuard guard(call_.context->device());
   check(cudaStreamWaitEvent(call_.stream, call_.context->last_launch(), 0), "cudaStreamWaitEvent");
   const KernelState before = call_.context->state(call_.stream);
   check(cudaEventRecord(events_.front(), call_.stream), "cudaEventRecord");
   for (int i = 1; i <= num_calls; ++i) {
+    if (hold_last_us_ > 0 && i == num_calls) hold(hold_last_us_);
     launch();
     check(cudaEventRecord(events_[static_cast<std::size_t>(i)], call_.stream), "cudaEventRecord");
   }

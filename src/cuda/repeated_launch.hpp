@@ -28,8 +28,8 @@ struct LaunchedCall {
 /// same GPU. A call's time is that between two events on the stream, so a host that keeps up is not part of it.
 class RepeatedLaunch final : public PreparedCalls {
  public:
-  /// Runs are of at most `most_calls` calls. Throws CudaError.
-  RepeatedLaunch(LaunchedCall call, Replay replay, int most_calls);
+  /// The repetition's deadline is the call's own. Throws CudaError.
+  RepeatedLaunch(LaunchedCall call, const Repetition& repetition);
   ~RepeatedLaunch() override;
   RepeatedLaunch(const RepeatedLaunch&) = delete;
   RepeatedLaunch& operator=(const RepeatedLaunch&) = delete;
@@ -39,8 +39,10 @@ class RepeatedLaunch final : public PreparedCalls {
  private:
   void capture();
   void launch();
+  void hold(double us);
 
   LaunchedCall call_;
+  double hold_last_us_;
   cudaGraphExec_t graph_ = nullptr;  // null: eager
   std::vector<cudaEvent_t> events_;  // [most_calls + 1]
 };

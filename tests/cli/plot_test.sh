@@ -28,6 +28,9 @@ echo '{"schema": "bench", "card": "H100", "rows": [3]}' >"$work/rows.json"
 echo '{"schema": "bench", "card": "H100", "rows": []}' >"$work/empty.json"
 echo '{"schema": "bench", "card": "H100", "rows": [{"error": "no memory"}]}' >"$work/failed.json"
 echo '{"schema": "trace", "card": "H100", "layer": "small"}' >"$work/timeline.json"
+traced='"schema": "trace", "card": "H100", "layer": "small", "problem": {"num_ranks": 2}, "tokens_per_rank": [1, 1], "summary":
+  {"wall_us": 1, "resident_share": 1, "busy_share": 1, "wait_us": {}}'
+printf '{%s, "late": {"rank": 1, "us": 9, "others": [{"rank": 0}]}}' "$traced" >"$work/late.json"
 rows_with() {  # file, what its one row has beside its case
   printf '{"schema": "bench", "card": "H100", "rows": [{"model": "small", "tokens_per_rank": 1, "num_ranks": 1, "dtype":
     "bf16", "routing": "uniform", %s}]}' "$2" >"$work/$1"
@@ -48,6 +51,7 @@ rows_with whole.json '"latency_us": 3'
   expect "no rows are refused" 2 'objects "rows", one at least' $plot "$work/empty.json"
   expect "rows that all failed are refused" 2 "no row was measured" $plot "$work/failed.json"
   expect "a timeline without its numbers is refused" 2 "problem must be an object" $plot "$work/timeline.json"
+  expect "a late rank without its numbers is refused" 2 '"late": other 0: tokens_us must be a number' $plot "$work/late.json"
   expect "a time that is none is refused" 2 "latency_us must be a number above 0, got 'soon'" $plot "$work/times.json"
   expect "a negative time is refused" 2 "latency_us must be a number above 0, got -3" $plot "$work/negative.json"
   expect "a time that is no number is refused" 2 "latency_us must be a number above 0, got nan" $plot "$work/nan.json"
@@ -64,6 +68,14 @@ rows_with whole.json '"latency_us": 3'
   expect "a page elsewhere is refused" 2 "leave --output out" $script --page --output x
   expect "a page of PNGs is refused" 2 "leave --format out" $script --check-page --format png
 }
+
+expect "a late rank is measured" 0 "" "$FLASHMOE_PROGRAM" trace --backend cpu --hidden 64 --intermediate 48 --experts 8 \
+  --top-k 2 --tokens 16 --ranks 2 --late-rank 1 --late-us 2000 --summary "$work/late.json"
+expect "the page has a row of it" 0 "" sh -c "cd '$FLASHMOE_SOURCE_DIR/tools/plot' && python3 -B -c '
+import page
+assert page.timelines([\"$work/late.json\"]) == []
+rows = [line for line in page.late_ranks([\"$work/late.json\"]) if \"2000 (rank 1) | 0 |\" in line]
+assert len(rows) == 1, rows'"
 
 if [ ! -x "$FLASHMOE_SOURCE_DIR/.venv/plot/bin/python" ]; then
   expect "what is missing is named" 2 "needs matplotlib in .*: run .*tools/bootstrap.sh plot" "$FLASHMOE_PROGRAM" plot

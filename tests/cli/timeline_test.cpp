@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "late_rank.hpp"
 #include "trace_summary.hpp"
 
 namespace flashmoe::cli {
@@ -92,6 +93,87 @@ TEST(Timeline, rows_name_multiprocessor_and_role_and_the_picture_leaves_out_what
   write_svg(one_block(), "a < b", svg);
   EXPECT_THAT(svg.str(), testing::AllOf(HasSubstr("a &lt; b; actors that only waited, not drawn: 1"),
                                         HasSubstr(">SM 12 consumer 7.1<"), Not(HasSubstr("dispatcher 5"))));
+}
+
+TraceRecord task(TaskKind kind, std::uint32_t m_block, std::uint32_t tile, std::uint64_t begin_us,
+                 std::uint64_t end_us) {
+  return span(describe_task({.kind = kind, .index = m_block, .tile = tile}), begin_us, end_us);
+}
+TraceRecord waits(SignalKind signal, int peer, std::uint64_t begin_us, std::uint64_t end_us) {
+  return span(describe_wait(signal, peer), begin_us, end_us);
+}
+
+/// Rank 0 begins at 100 us and computes with two processors; rank 1 begins at 500 us, its rows are there at 600 us.
+std::vector<RankTrace> beside_a_late_rank() {
+  RankTrace other;
+  other.actors = {
+      {.actor = Actor::subscriber,
+       .records = {work(100, 110), waits(SignalKind::header, 1, 110, 540), work(540, 550),
+                   waits(SignalKind::list, 1, 550, 570), work(570, 580), waits(SignalKind::arrival, 1, 580, 600),
+                   work(600, 610), waits(SignalKind::arrival, 1, 610, 700), work(700, 701)}},
+      {.actor = Actor::processor,
+       .index = 0,
+       .records = {task(TaskKind::up, 0, 0, 120, 320), task(TaskKind::up, 1, 0, 320, 400),
+                   task(TaskKind::down, 1, 0, 400, 450), no_task(450, 620), task(TaskKind::up, 2, 0, 620, 800)}},
+      {.actor = Actor::processor,
+       .index = 1,
+       .records = {task(TaskKind::up, 0, 1, 100, 300), no_task(300, 570), task(TaskKind::down, 0, 0, 570, 650)}}};
+  RankTrace late;
+  late.actors = {{.actor = Actor::dispatcher, .records = {work(500, 560)}}};
+  return {other, late};
+}
+
+TEST(Timeline, until_a_late_rank_s_rows_come_the_others_tasks_are_counted) {
+  const LateSummary summary = summarise_late(beside_a_late_rank(), {.rank = 1, .us = 400}, {5, 0});
+  ASSERT_EQ(summary.others.size(), 1u);
+  const Meanwhile& other = summary.others[0];
+  EXPECT_EQ(other.rank, 0);
+  EXPECT_DOUBLE_EQ(other.late_start_us, 400);
+  EXPECT_DOUBLE_EQ(other.tokens_us, 500) << "the first rows, not all";
+  EXPECT_DOUBLE_EQ(other.product_share, (200 + 80 + 50 + 200 + 30) / 1000.0) << "of two processors";
+  EXPECT_DOUBLE_EQ(other.busy_share, other.product_share);
+  EXPECT_EQ(other.up_tasks, 3);
+  EXPECT_EQ(other.down_tasks, 2);
+  EXPECT_EQ(other.m_blocks, 2);
+  EXPECT_EQ(other.m_blocks_left, 3);
+  EXPECT_DOUBLE_EQ(other.last_tile_us, 500) << "it was not done yet";
+  const nlohmann::json json = to_json(summary);
+  EXPECT_EQ(json["rank"], 1);
+  EXPECT_EQ(json["others"][0]["m_blocks_left"], 3);
+}
+
+TEST(Timeline, a_rank_that_never_waited_for_the_late_one_has_nothing_to_tell) {
+  std::vector<RankTrace> traces = beside_a_late_rank();
+  traces[0].actors[0].records = {work(100, 110), waits(SignalKind::header, 2, 110, 540)};
+  const Meanwhile other = summarise_late(traces, {.rank = 1, .us = 400}, {5, 0}).others.at(0);
+  EXPECT_EQ(other.tokens_us, 0);
+  EXPECT_EQ(other.busy_share, 0);
+  EXPECT_EQ(other.up_tasks + other.down_tasks + other.m_blocks, 0);
+}
+
+TEST(Timeline, lists_of_later_waves_are_not_the_first_tokens) {
+  std::vector<RankTrace> traces = beside_a_late_rank();
+  traces[0].actors[0].records = {waits(SignalKind::header, 1, 100, 540), work(540, 550),
+                                 waits(SignalKind::list, 1, 550, 570),   work(570, 580),
+                                 waits(SignalKind::list, 1, 580, 900),   waits(SignalKind::arrival, 1, 900, 950)};
+  EXPECT_DOUBLE_EQ(summarise_late(traces, {.rank = 1, .us = 400}, {5, 0}).others.at(0).tokens_us, 470);
+}
+
+TEST(Timeline, m_blocks_that_need_no_late_rank_follow_from_the_routing) {
+  Batch batch;
+  batch.problem.num_ranks = 3;
+  batch.problem.num_experts = 6;
+  batch.problem.top_k = 2;
+  batch.first_token = {0, 3, 5, 8};
+  batch.routing.topk_ids = {2, 3, 2, 0, 2, -1,  // rank 0
+                            2, 2, 3, 3,         // rank 1
+                            2, 3, 5, 4, 3, 3};  // rank 2
+  constexpr std::int64_t kAll = 100;
+  EXPECT_EQ(m_blocks_without(batch, 1, 2, 2, kAll), 3 + 2) << "expert 2 has 5 rows from ranks 0 and 1, expert 3 has 3";
+  EXPECT_EQ(m_blocks_without(batch, 1, 0, 2, kAll), 2 + 3) << "3 rows and 5";
+  EXPECT_EQ(m_blocks_without(batch, 1, 2, 2, 2), 2 + 2) << "4 rows and 3: two tokens of a rank";
+  EXPECT_EQ(m_blocks_without(batch, 2, 2, 2, kAll), 0);
+  EXPECT_EQ(m_blocks_without(batch, 0, 2, 128, kAll), 1);
 }
 
 }  // namespace

@@ -113,6 +113,28 @@ TEST(CliTrace, a_buffer_that_fills_says_so_and_the_results_stay_right) {
   EXPECT_TRUE(json["passed"]);
 }
 
+TEST(CliTrace, while_a_rank_is_late_the_others_do_all_that_does_not_need_it) {
+  for (const char* form : {"lined", "counted"}) {
+    const Outcome outcome = flashmoe(kTrace + "--json --late-rank 1 --late-us 300000 --wire-form " + form);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const nlohmann::json late = outcome.json()["late"];
+    EXPECT_EQ(late["rank"], 1);
+    EXPECT_EQ(late["us"], 300000.0);
+    ASSERT_EQ(late["others"].size(), 3u);
+    for (const nlohmann::json& other : late["others"]) {
+      EXPECT_GE(other["late_start_us"], 100000.0);
+      EXPECT_GE(other["tokens_us"].get<double>(), other["late_start_us"].get<double>() - 1000);
+      EXPECT_LT(other["last_tile_us"], other["tokens_us"]) << "nothing was left for so long";
+      EXPECT_GE(other["m_blocks"], 2) << "of each of its experts one, at least";
+      EXPECT_GE(other["up_tasks"], other["m_blocks"]);
+      EXPECT_GE(other["down_tasks"], other["m_blocks"]);
+      EXPECT_EQ(other["m_blocks_left"], 0);
+    }
+  }
+  const Outcome prompt = flashmoe(kTrace + "--json");
+  EXPECT_FALSE(prompt.json().contains("late"));
+}
+
 TEST(CliTrace, bad_input_is_refused) {
   const std::pair<const char*, const char*> cases[] = {
       {"--records 0", "records (0) must be between 1 and"},
@@ -120,6 +142,14 @@ TEST(CliTrace, bad_input_is_refused) {
       {"--output y.npy", "--output goes with run, verify and route"},
       {"--svg x --chrome ./x", "--chrome and --svg both name x"},
       {"--routing nothing", "routing (nothing) must be"},
+      {"--late-rank 1", "--late-rank requires --late-us"},
+      {"--late-us 100", "--late-us requires --late-rank"},
+      {"--late-rank 4 --late-us 100", "--late-rank (4) must be in 0..3"},
+      {"--late-rank -1 --late-us 100", "--late-rank (-1) must be in 0..3"},
+      {"--late-rank 0 --late-us 100 --ranks 1", "--late-rank (0) needs a rank that waits for it"},
+      {"--late-rank 1 --late-us 0", "--late-us (0) must be above 0 and below 30000000"},
+      {"--late-rank 1 --late-us nan", "--late-us (nan) must be above 0 and below"},
+      {"--late-rank 1 --late-us 2e6 --deadline 2", "--late-us (2000000) must be above 0 and below 2000000"},
   };
   for (const auto& [flags, message] : cases) {
     const Outcome outcome = flashmoe(kTrace + flags);

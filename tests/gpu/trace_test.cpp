@@ -67,6 +67,22 @@ class Trace : public testing::TestWithParam<EngineKind> {
     return y;
   }
 
+  /// Results of the last of three calls back to back; rank 1 begins it late.
+  std::vector<std::vector<std::byte>> call_repeatedly(double hold_last_us) {
+    std::vector<std::vector<std::byte>> y;
+    for (const auto& x : x_) y.emplace_back(x.size(), std::byte{0xff});
+    std::vector<std::unique_ptr<PreparedCalls>> calls;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      calls.push_back(LayerFactory::prepare_calls(layers_[rank], {x_[rank].data(), kTokens}, routing_[rank].view(),
+                                                  {y[rank].data(), kTokens},
+                                                  {.most_calls = 3, .hold_last_us = rank == 1 ? hold_last_us : 0}));
+    }
+    std::vector<std::jthread> threads;
+    for (const auto& prepared : calls) threads.emplace_back([&prepared] { prepared->run(3); });
+    threads.clear();
+    return y;
+  }
+
   const Problem problem_{
       .num_ranks = kRanks, .hidden = 256, .intermediate = 384, .num_experts = 8, .top_k = 2, .max_tokens = kTokens};
   std::vector<Layer> layers_;
@@ -150,17 +166,7 @@ TEST_P(Trace, of_calls_back_to_back_the_last_is_left) {
   trace_to(single);
   const std::vector<std::vector<std::byte>> wanted = call();
   trace_to(repeated);
-  std::vector<std::vector<std::byte>> y;
-  for (const auto& x : x_) y.emplace_back(x.size(), std::byte{0xff});
-  std::vector<std::unique_ptr<PreparedCalls>> calls;
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    calls.push_back(LayerFactory::prepare_calls(layers_[rank], {x_[rank].data(), kTokens}, routing_[rank].view(),
-                                                {y[rank].data(), kTokens}, {.most_calls = 3}));
-  }
-  std::vector<std::jthread> threads;
-  for (const auto& prepared : calls) threads.emplace_back([&] { prepared->run(3); });
-  threads.clear();
-  EXPECT_EQ(y, wanted);
+  EXPECT_EQ(call_repeatedly(0), wanted);
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     for (const auto& [part, tasks] : tasks_of(repeated[rank])) {
       for (const auto& [task, count] : tasks) EXPECT_EQ(count, 1);
@@ -174,6 +180,27 @@ TEST_P(Trace, of_calls_back_to_back_the_last_is_left) {
     };
     EXPECT_EQ(all(repeated[rank]), all(single[rank]));
   }
+}
+
+TEST_P(Trace, a_rank_that_is_held_back_begins_late_and_the_other_computes_meanwhile) {
+  const std::vector<std::vector<std::byte>> wanted = call();
+  std::vector<RankTrace> traces(kRanks);
+  trace_to(traces);
+  EXPECT_EQ(call_repeatedly(50'000), wanted);
+  const auto begin_of = [](const RankTrace& trace) {
+    std::uint64_t begin_ns = ~std::uint64_t{0};
+    for (const ActorTrace& actor : trace.actors) begin_ns = std::min(begin_ns, actor.records.front().begin_ns);
+    return begin_ns;
+  };
+  const std::uint64_t late_ns = begin_of(traces[1]);
+  EXPECT_GT(late_ns, begin_of(traces[0]) + 40'000'000);
+  int before = 0;
+  for (const ActorTrace& actor : traces[0].actors) {
+    for (const TraceRecord& record : actor.records) {
+      before += record.kind == TraceRecord::Kind::task && record.end_ns < late_ns ? 1 : 0;
+    }
+  }
+  EXPECT_GE(before, 2 * 4) << "up and down of its own tokens' rows for each of 4 experts";
 }
 
 TEST_P(Trace, results_are_the_same_with_it_and_a_buffer_that_fills_says_so) {

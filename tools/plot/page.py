@@ -109,7 +109,7 @@ def describe(content):
 
 def timelines(files):
     """A table of what traced calls spent their time on."""
-    found = trace_summaries(files)
+    found = [trace for trace in trace_summaries(files) if "late" not in trace]
     if not found:
         return []
     lines = [
@@ -140,6 +140,40 @@ def timelines(files):
     return lines + [""]
 
 
+def late_ranks(files):
+    """A table of what ranks did while one was late."""
+    found = [trace for trace in trace_summaries(files) if "late" in trace]
+    if not found:
+        return []
+    lines = [
+        "## Late ranks",
+        "",
+        "Calls in which one rank was held back (`flashmoe trace --late-rank`): what each other rank did from its begin",
+        "until the late one's first tokens had come, in share of its processors' time and in tasks begun; and of the",
+        "blocks of rows that do not need the late rank, how many, at least, were not begun then.",
+        "",
+        "| file | layer | tokens | late, us | rank | first tokens, us | in a task | in a product | last tile, us "
+        "| up tasks | down tasks | m-blocks | left |",
+        "|" + "---|" * 13,
+    ]
+    for trace in found:
+        late = trace["late"]
+        for other in late["others"]:
+            cells = [
+                f"`{trace['file']}`",
+                trace["layer"],
+                ", ".join(str(tokens) for tokens in sorted(set(trace["tokens_per_rank"]))),
+                f"{late['us']:g} (rank {late['rank']})",
+                str(other["rank"]),
+                f"{other['tokens_us']:.1f}",
+                *(f"{other[key]:.1%}" for key in ("busy_share", "product_share")),
+                f"{other['last_tile_us']:.1f}",
+                *(str(other[key]) for key in ("up_tasks", "down_tasks", "m_blocks", "m_blocks_left")),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines + [""]
+
+
 def page_text(files, figures):
     """The whole page; `figures` are those that FIGURES holds."""
     lines = [
@@ -161,7 +195,7 @@ def page_text(files, figures):
         if content.get("what"):
             lines += [content["what"][0].upper() + content["what"][1:] + ".", ""]
         lines += table(rows, published) + [""]
-    lines += timelines(files) + ["## Figures", ""]
+    lines += timelines(files) + late_ranks(files) + ["## Figures", ""]
     for figure in figures:
         lines += [
             f"![{figure.title}](figures/{figure.name}.svg)",

@@ -45,6 +45,10 @@ def read_file(path):
     if schema == "trace":
         check_fields(content, TRACE_FIELDS, f"{path}")
         check_fields(content["summary"], SUMMARY_FIELDS, f'{path}: "summary"')
+        if "late" in content:
+            check_fields(content["late"], LATE_FIELDS, f'{path}: "late"')
+            for index, other in enumerate(content["late"]["others"]):
+                check_fields(other, MEANWHILE_FIELDS, f'{path}: "late": other {index}')
         return content
     rows = content.get("rows")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
@@ -118,12 +122,30 @@ TRACE_FIELDS = {
     ),
     "tokens_per_rank": ("whole numbers", lambda value: isinstance(value, list) and counts(value), True),
     "summary": ("an object", lambda value: isinstance(value, dict), True),
+    "late": ("an object", lambda value: isinstance(value, dict), False),
 }
 SUMMARY_FIELDS = {
     "wall_us": ("a number, 0 or more", number(), True),
     "resident_share": ("a number, 0 or more", number(), True),
     "busy_share": ("a number, 0 or more", number(), True),
     "wait_us": ("an object of causes and numbers", lambda value: named(value, number()), True),
+}
+LATE_FIELDS = {
+    "rank": ("a whole number", count(0), True),
+    "us": ("a number above 0", number(above=True), True),
+    "others": (
+        "an array of objects",
+        lambda value: isinstance(value, list) and all(isinstance(other, dict) for other in value),
+        True,
+    ),
+}
+MEANWHILE_FIELDS = {
+    "rank": ("a whole number", count(0), True),
+    **{
+        key: ("a number, 0 or more", number(), True)
+        for key in ("tokens_us", "busy_share", "product_share", "last_tile_us")
+    },
+    **{key: ("a whole number", count(0), True) for key in ("up_tasks", "down_tasks", "m_blocks", "m_blocks_left")},
 }
 
 
