@@ -164,7 +164,8 @@ FLASHMOE_API size_t flashmoe_num_presets(void);
 FLASHMOE_API const char* flashmoe_preset_name(size_t index);
 
 /* Problem and router of a preset's layer, over structs that have been initialised; `router` may be NULL. Not validated:
- * flashmoe_problem_validate() says whether ranks, tokens and dtype go with it. */
+ * flashmoe_problem_validate() says whether ranks, tokens and dtype go with it. Fails, with nothing written, where a
+ * struct of an older header lacks a member that the layer sets. */
 FLASHMOE_API flashmoe_status flashmoe_preset(const char* name, int32_t num_ranks, int64_t max_tokens, int32_t dtype,
                                              flashmoe_problem* problem, flashmoe_router_config* router);
 

@@ -1,5 +1,8 @@
 // Problems and models of the C interface.
+#include <fmt/format.h>
+
 #include <cstddef>
+#include <cstring>
 
 #include "api/c_abi.hpp"
 #include "api/c_structs.hpp"
@@ -9,9 +12,26 @@ namespace flashmoe {
 
 namespace {
 
+/// Throws InvalidArgument where the caller's struct, of an older header, ends before a member that `value` sets: left
+/// out, it would be another layer. `read`: a struct as the C++ interface's.
+template <class T, class Value>
+void require_room(const char* name, const T* out, const Value& value, Value (*read)(const T*)) {
+  check_struct(name, out);
+  const T all = to_c(value);
+  T kept = to_c(Value{});
+  std::memcpy(&kept, &all, out->struct_size);
+  if (read(&kept) == value) return;
+  throw InvalidArgument(
+      fmt::format("{}->struct_size ({}) must be larger for this model, which sets a member behind it: "
+                  "build the program with a header as new as the library",
+                  name, out->struct_size));
+}
+
 void write_model(const ModelConfig& model, int num_ranks, std::int64_t max_tokens, int dtype, flashmoe_problem* problem,
                  flashmoe_router_config* router) {
-  Problem layer = make_problem(model, num_ranks, max_tokens, to_enum<DType>("dtype", dtype));
+  const Problem layer = make_problem(model, num_ranks, max_tokens, to_enum<DType>("dtype", dtype));
+  require_room("problem", problem, layer, read_problem);
+  if (router != nullptr) require_room("router_config", router, model.router, read_router_config);
   write_struct("problem", problem, to_c(layer));
   if (router != nullptr) write_struct("router_config", router, to_c(model.router));
 }
