@@ -59,6 +59,10 @@ struct Call {
     return rest < geometry().wave_tokens ? rest : geometry().wave_tokens;
   }
 
+  FLASHMOE_HD const std::int32_t* wave_ids(std::int64_t wave) const {  // [wave_size][top_k]
+    return topk_ids + wave_begin(wave) * geometry().top_k;
+  }
+
   /// Ranges of columns in which combiners take the tokens of a call in counted form: more where tokens are few, so that
   /// every warp has its share of the last ones. A part is at least what a warp reads of a cell at once.
   FLASHMOE_HD int combine_parts() const {
@@ -117,7 +121,11 @@ struct Call {
     return at<std::uint32_t>(local_layout.chunk_cursors) +
            std::int64_t{planner} * (geometry().num_ranks + geometry().num_experts());
   }
-  /// A token's slot on every rank of its wave; undefined where the token does not go.
+  /// The first slot of a planner's chunk on every other rank, its own note.
+  FLASHMOE_HD std::uint32_t* chunk_slots(int planner) const {  // [num_ranks]
+    return at<std::uint32_t>(local_layout.chunk_slots) + std::int64_t{planner} * geometry().num_ranks;
+  }
+  /// A token's slot on every other rank, counted from its chunk's first; undefined where the token does not go.
   FLASHMOE_HD std::uint32_t* slot_map(std::int64_t token) const {  // [num_ranks]
     return at<std::uint32_t>(local_layout.slot_map) + token * geometry().num_ranks;
   }
@@ -176,10 +184,6 @@ struct Call {
   FLASHMOE_HD char* lined_row(int source, std::int64_t slot) const {  // [hidden]
     return local + local_layout.lined_rows + (std::int64_t{source} * geometry().lined_tokens + slot) *
                                                  geometry().row_bytes();
-  }
-  FLASHMOE_HD std::uint64_t* lined_segment(int dispatcher, int choice) const {
-    return at<std::uint64_t>(local_layout.lined_segments) +
-           (std::int64_t{dispatcher} * geometry().top_k + choice) * segment_words(geometry());
   }
   FLASHMOE_HD char* intermediate_row(std::uint32_t m_block, std::uint32_t row) const {  // [intermediate]
     return local + local_layout.intermediate +

@@ -8,7 +8,7 @@
 
 #include "actors/call.hpp"
 #include "actors/combine_row.hpp"
-#include "actors/line_io.hpp"
+#include "actors/combine_lines.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
 #include "actors/step.hpp"
@@ -130,29 +130,23 @@ class Combiner {
     const int first_column = down_tile * g.tile.down_columns;
     const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const std::int64_t words = std::int64_t{columns} * g.element_bytes / 8;
-    bool complete = true;
-    while (complete && choice_ < g.top_k) {  // those before have come
-      const std::int64_t return_row = token * g.top_k + choice_;
-      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, return_row, down_tile));
-      if (ids[choice_] >= 0 && !try_load_lines(group, lines, words, line_tag(call_.generation, call_.epoch),
-                                               call_.lined_segment(index_, choice_))) {
-        waiting(SignalKind::result_lines, destination_of(g, ids[choice_]), static_cast<std::uint64_t>(return_row), 0);
-        complete = false;
-      } else {
-        ++choice_;
-      }
+    const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
+    const auto lines_of = [&](int choice) -> const Line* {
+      if (ids[choice] < 0) return nullptr;
+      return call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, token * g.top_k + choice, down_tile));
+    };
+    int here = choice_;
+    if (!rehearsed_ || may_have_come(group, lines_of(choice_), words, tag)) {
+      here = try_combine_lines(group, call_.math.dtype, words, g.top_k,
+                               call_.y_row(token) + std::int64_t{first_column} * g.element_bytes, tag, lines_of,
+                               [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
     }
-    if (!complete && rehearsed_) return Step::idle;
     rehearsed_ = true;
-    group.sync();
-    combine_row(group, call_.math.dtype, complete ? columns : 0, g.top_k,
-                call_.y_row(token) + std::int64_t{first_column} * g.element_bytes,
-                [&](int choice) -> const void* {
-                  return ids[choice] >= 0 ? call_.lined_segment(index_, choice) : nullptr;
-                },
-                [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
-    if (!complete) return Step::idle;
-    group.sync();
+    if (here < g.top_k) {
+      choice_ = here;
+      return waiting(SignalKind::result_lines, destination_of(g, ids[choice_]),
+                     static_cast<std::uint64_t>(token * g.top_k + choice_), 0);
+    }
     next_ += call_.roster.num_dispatchers;
     choice_ = 0;
     return Step::advanced;
@@ -163,11 +157,11 @@ class Combiner {
   std::int64_t next_;
   int parts_ = 0;                 ///< counted: of a token; 0 before the first is claimed
   int slot_ = 0;                  ///< counted: ring slot of wave_seen_, or of the wave waited for
-  int choice_ = 0;                ///< lined: the first whose results have not come
+  int choice_ = 0;                ///< lined: the first whose results had not come
   bool finished_ = false;
   std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
   int block_seen_ = -1;           ///< its token block whose results are complete
-  /// Whether the sum of no columns was made: before the first results come there is time to fetch a GPU's code for it.
+  /// Whether a sum was made that nobody needs: before the first results come there is time to fetch a GPU's code for it.
   bool rehearsed_ = false;
   Wait wait_;
 };

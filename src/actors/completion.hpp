@@ -68,30 +68,36 @@ class Completion {
     retiring_ = true;
   }
 
-  /// One add per run of rows that go back to one token block. The down tiles of the block are all pushed.
+  /// Rows of an m-block whose entries a thread reads side by side.
+  static constexpr std::uint32_t kRowsEach = 4;
+
+  /// One add for those of each kRowsEach rows that go back to one token block. The down tiles of the block are all pushed.
   FLASHMOE_HD void signal_results(const Group& group, const MBlock& block) {
-    for (std::uint32_t segment = 0; segment < block.num_segments; ++segment) {
-      const Segment& rows = block.segments[segment];
+    const std::uint32_t num_segments = block.num_segments;
+    Segment rows = block.segments[0];
+    for (std::uint32_t segment = 0; segment < num_segments; ++segment) {
+      const Segment next = block.segments[segment + 1 < num_segments ? segment + 1 : segment];
       const RouteImage image = call_.image(static_cast<int>(rows.wave_slot));
-      const auto block_of = [&](std::uint32_t row) {
-        return token_block(image.entry(rows.first_entry + row).return_row);
-      };
-      for (std::uint32_t row = static_cast<std::uint32_t>(group.index()); row < rows.count;
-           row += static_cast<std::uint32_t>(group.size())) {
-        const int token_block = block_of(row);
-        if (row > 0 && block_of(row - 1) == token_block) continue;
-        std::uint32_t end = row + 1;  // rows are in the order of their tokens: the run's end is searched for
-        for (std::uint32_t high = rows.count; end < high;) {
-          const std::uint32_t middle = (end + high) / 2;
-          if (block_of(middle) == token_block) {
-            end = middle + 1;
-          } else {
-            high = middle;
-          }
+      for (std::uint32_t first = static_cast<std::uint32_t>(group.index()) * kRowsEach; first < rows.count;
+           first += static_cast<std::uint32_t>(group.size()) * kRowsEach) {
+        std::size_t counters[kRowsEach] = {};
+        std::uint64_t cells[kRowsEach];
+        FLASHMOE_UNROLL
+        for (std::uint32_t i = 0; i < kRowsEach; ++i) {
+          cells[i] = first + i < rows.count ? 1 : 0;
+          if (cells[i] == 0) continue;
+          const std::uint32_t return_row = image.entry(rows.first_entry + first + i).return_row;
+          counters[i] = call_.heap.result_count(call_.rank, ring_of(rows.wave_slot), token_block(return_row));
         }
-        fabric_.signal(source_of(rows.wave_slot),
-                       call_.heap.result_count(call_.rank, ring_of(rows.wave_slot), token_block), end - row);
+        FLASHMOE_UNROLL
+        for (std::uint32_t i = 1; i < kRowsEach; ++i) {
+          if (cells[i] == 0 || counters[i] != counters[i - 1]) continue;
+          cells[i] += cells[i - 1];
+          cells[i - 1] = 0;
+        }
+        fabric_.signal_all(source_of(rows.wave_slot), counters, cells);
       }
+      rows = next;
     }
   }
 
@@ -139,26 +145,25 @@ class Completion {
     const std::uint32_t wave_slot = task_.wave_slot;
     WaveSlot& wave = call_.wave(static_cast<int>(wave_slot));
     const std::uint32_t count = reduce_slots(wave, task_.tile);
-    if (!completes(group, &wave.reduced, std::uint64_t{count}, std::uint64_t{wave.num_slots})) return;
-    signal_cells(group, wave_slot, wave.num_slots);
     group.sync();
+    signal_cells(group, wave_slot, task_.tile * kReduceSlots, count);
+    if (!completes(group, &wave.reduced, std::uint64_t{count}, std::uint64_t{wave.num_slots})) return;
     MBlock& block = call_.m_block(wave.completed_by);  // the wave's slot may be used again once it is retired
     retire_wave(group, wave_slot);
     release(group, block);
   }
 
-  /// pre_reduced: one add per token block of the source, of the cells the wave's slots made there.
-  FLASHMOE_HD void signal_cells(const Group& group, std::uint32_t wave_slot, std::uint32_t num_slots) {
+  /// pre_reduced: one add per slot whose cell a reduce task made.
+  FLASHMOE_HD void signal_cells(const Group& group, std::uint32_t wave_slot, std::uint32_t first, std::uint32_t count) {
     const RouteImage image = call_.image(static_cast<int>(wave_slot));
-    for (int block = group.index(); block < geometry().num_token_blocks(); block += group.size()) {
-      std::uint32_t cells = 0;
-      for (std::uint32_t slot = 0; slot < num_slots; ++slot) {
-        const std::uint32_t entry = first_entry_of(wave_slot, slot);
-        cells += entry != 0 && token_block(image.entry(entry - 1).return_row) == block ? 1u : 0u;
-      }
-      if (cells > 0) {
-        fabric_.signal(source_of(wave_slot), call_.heap.result_count(call_.rank, ring_of(wave_slot), block), cells);
-      }
+    for (std::uint32_t slot = first + static_cast<std::uint32_t>(group.index()); slot < first + count;
+         slot += static_cast<std::uint32_t>(group.size())) {
+      const std::uint32_t entry = first_entry_of(wave_slot, slot);
+      if (entry == 0) continue;  // an own token that goes to other ranks alone
+      fabric_.signal(source_of(wave_slot),
+                     call_.heap.result_count(call_.rank, ring_of(wave_slot),
+                                             token_block(image.entry(entry - 1).return_row)),
+                     1);
     }
   }
 

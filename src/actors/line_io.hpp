@@ -19,19 +19,28 @@ inline void store_line(Line* line, const void* words, std::int64_t num_words, st
   cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(line->tag).store(tag, cuda::memory_order_release);
 }
 
-/// Copies `num_words` words out of consecutive lines when every line carries `tag`; else returns false
-/// and leaves `words` undefined.
+/// Copies `num_words` words out of consecutive lines, as far as these carry `tag`, and returns how many it copied: all, or
+/// those of whole lines. (The GPU version takes lines by batches, and none of a batch of which one is missing.)
 /// Memory ordering: acquire on each tag.
-inline bool try_load_lines(const SoloGroup&, const Line* lines, std::int64_t num_words, std::uint64_t tag,
-                           void* words) {
+inline std::int64_t load_lines(const SoloGroup&, const Line* lines, std::int64_t num_words, std::uint64_t tag,
+                               void* words) {
   auto* target = static_cast<unsigned char*>(words);
-  for (std::int64_t remaining = num_words; remaining > 0; remaining -= Line::kDataWords, ++lines) {
-    if (observe<Scope::system>(&lines->tag) != tag) return false;
-    const std::int64_t count = remaining < Line::kDataWords ? remaining : Line::kDataWords;
+  std::int64_t done = 0;
+  for (; done < num_words; ++lines) {
+    if (observe<Scope::system>(&lines->tag) != tag) return done;
+    const std::int64_t rest = num_words - done;
+    const std::int64_t count = rest < Line::kDataWords ? rest : Line::kDataWords;
     std::memcpy(target, lines->data, static_cast<std::size_t>(count) * sizeof(std::uint64_t));
     target += count * static_cast<std::int64_t>(sizeof(std::uint64_t));
+    done += count;
   }
-  return true;
+  return done;
+}
+
+/// The same when every line carries `tag`; else returns false and leaves `words` undefined.
+inline bool try_load_lines(const SoloGroup& group, const Line* lines, std::int64_t num_words, std::uint64_t tag,
+                           void* words) {
+  return load_lines(group, lines, num_words, tag, words) == num_words;
 }
 
 }  // namespace flashmoe

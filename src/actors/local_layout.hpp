@@ -109,6 +109,7 @@ struct LocalLayout {
   std::size_t set_counts = 0;        // [num_chunk_sets][num_ranks + num_experts] u32
   std::size_t chunk_counts = 0;      // [num_planners][num_ranks + num_experts] u32
   std::size_t chunk_cursors = 0;     // [num_planners][num_ranks + num_experts] u32
+  std::size_t chunk_slots = 0;       // [num_planners][num_ranks] u32
   std::size_t slot_map = 0;          // [slot_tokens][num_ranks] u32
   std::size_t pushed_rows = 0;       // [num_dispatchers][num_ranks] PushedRows
   std::size_t own_images = 0;        // [num_ranks][max_image_words] u64, indexed by destination
@@ -126,7 +127,6 @@ struct LocalLayout {
   std::size_t lined_arrivals = 0;    // [num_ranks][lined slot blocks] u64
   std::size_t lined_cursors = 0;     // [num_dispatchers][num_ranks] u32
   std::size_t lined_rows = 0;        // [num_ranks][lined_tokens][hidden]
-  std::size_t lined_segments = 0;    // [num_dispatchers][top_k][segment words] u64
   std::size_t intermediate = 0;      // [num_m_blocks][tile.rows][intermediate]
   std::size_t partial_results = 0;   // [num_ranks][wave_ring][slot_tokens * top_k][hidden] accumulators, pre_reduced only
   std::size_t total_bytes = 0;
@@ -140,9 +140,6 @@ FLASHMOE_HD constexpr std::int64_t lined_id_words(const Geometry& g, std::int64_
 }
 FLASHMOE_HD constexpr int lined_slot_blocks(const Geometry& g) {
   return (g.lined_tokens + g.slot_block - 1) / g.slot_block;
-}
-FLASHMOE_HD constexpr std::int64_t segment_words(const Geometry& g) {
-  return (std::int64_t{g.tile.down_columns} * g.element_bytes + 7) / 8;
 }
 /// Accumulators are fp32, or fp64 for fp64 layers.
 FLASHMOE_HD constexpr int accumulator_bytes(const Geometry& g) { return g.element_bytes == 8 ? 8 : 4; }
@@ -187,6 +184,7 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.set_counts = take(num_chunk_sets(num_planners(g, roster)) * keys, 4);
   layout.chunk_counts = take(num_planners(g, roster) * keys, 4);
   layout.chunk_cursors = take(num_planners(g, roster) * keys, 4);
+  layout.chunk_slots = take(std::int64_t{num_planners(g, roster)} * g.num_ranks, 4);
   layout.slot_map = take(slots * g.num_ranks, 4);
   layout.pushed_rows = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, sizeof(PushedRows));
   layout.own_images = take(g.num_ranks * layout.image_words, 8);
@@ -204,7 +202,6 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.lined_arrivals = take(std::int64_t{g.num_ranks} * lined_slot_blocks(g), 8);
   layout.lined_cursors = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, 4);
   layout.lined_rows = take(std::int64_t{g.num_ranks} * g.lined_tokens, static_cast<std::size_t>(g.row_bytes()));
-  layout.lined_segments = take(roster.num_dispatchers * g.top_k * segment_words(g), 8);
   layout.intermediate = take(std::int64_t{g.num_m_blocks} * g.tile.rows * g.intermediate,
                              static_cast<std::size_t>(g.element_bytes));
   layout.partial_results = take(g.pre_reduced ? waves * slots * g.top_k * g.hidden : 0,

@@ -18,23 +18,35 @@ struct TokenRange {
   FLASHMOE_HD std::int64_t size() const { return end - begin; }
 };
 
-/// Tokens of the chunks that at most `num_chunks` planners cut a wave into.
-FLASHMOE_HD inline std::int64_t chunk_tokens(std::int64_t wave_tokens, int num_chunks) {
-  const std::int64_t pieces = (wave_tokens + kPlanningTokens - 1) / kPlanningTokens;
-  return (pieces + num_chunks - 1) / num_chunks * kPlanningTokens;
+/// How a wave is cut for its planners, one chunk each: all of `chunk_tokens` but the last of the `num_chunks` that are not
+/// empty.
+struct WaveCut {
+  std::uint32_t wave_tokens = 0;
+  std::uint32_t chunk_tokens = kPlanningTokens;
+  int num_chunks = 0;
+
+  FLASHMOE_HD TokenRange chunk(int planner) const {
+    const std::uint32_t begin = static_cast<std::uint32_t>(planner) * chunk_tokens;
+    const std::uint32_t end = begin + chunk_tokens;
+    return {begin < wave_tokens ? begin : wave_tokens, end < wave_tokens ? end : wave_tokens};
+  }
+  FLASHMOE_HD int chunk_of(std::uint32_t token) const { return static_cast<int>(token / chunk_tokens); }
+};
+
+FLASHMOE_HD inline WaveCut cut_wave(std::int64_t wave_tokens, int num_planners) {
+  const auto tokens = static_cast<std::uint32_t>(wave_tokens);
+  const auto planners = static_cast<std::uint32_t>(num_planners);
+  const std::uint32_t pieces = (tokens + kPlanningTokens - 1) / kPlanningTokens;
+  const std::uint32_t each = pieces > planners ? (pieces + planners - 1) / planners : 1;
+  return {tokens, each * kPlanningTokens, static_cast<int>((pieces + each - 1) / each)};
 }
 
-/// The chunk of a wave that one of `num_chunks` planners handles; the last ones may be empty.
-FLASHMOE_HD inline TokenRange chunk_of(std::int64_t wave_tokens, int num_chunks, int chunk) {
-  const std::int64_t size = chunk_tokens(wave_tokens, num_chunks);
-  const std::int64_t begin = chunk * size;
-  const std::int64_t end = begin + size;
-  return {begin < wave_tokens ? begin : wave_tokens, end < wave_tokens ? end : wave_tokens};
-}
-
-/// The share of `count` items that one of `num_parts` workers handles, in order and as even as can be.
+/// The share of `count` items, less than 2^32, that one of `num_parts` workers handles, in order and as even as can be.
 FLASHMOE_HD inline TokenRange share_of(std::int64_t count, int num_parts, int part) {
-  return {count * part / num_parts, count * (part + 1) / num_parts};
+  const std::uint32_t each = static_cast<std::uint32_t>(count) / static_cast<std::uint32_t>(num_parts);
+  const std::int64_t longer = count - std::int64_t{each} * num_parts;  // shares of one item more: the first ones
+  const auto begin_of = [&](int at) { return std::int64_t{each} * at + (at < longer ? at : longer); };
+  return {begin_of(part), begin_of(part + 1)};
 }
 
 /// Rank of a route's expert, or -1 where the route is masked.
@@ -47,14 +59,14 @@ inline constexpr int kIdsAhead = 8;
 
 /// Routes of a token to `destination`.
 FLASHMOE_HD inline std::uint32_t routes_to(const Geometry& g, const std::int32_t* token_ids, int destination) {
-  const std::int32_t first = destination * g.num_local_experts;
-  const std::int32_t end = first + g.num_local_experts;
+  const auto first = static_cast<std::uint32_t>(destination * g.num_local_experts);
   std::uint32_t routes = 0;
+  FLASHMOE_ROLLED
   for (int base = 0; base < g.top_k; base += kIdsAhead) {
     FLASHMOE_UNROLL
     for (int i = 0; i < kIdsAhead; ++i) {
       const std::int32_t id = base + i < g.top_k ? token_ids[base + i] : -1;
-      routes += id >= first && id < end ? 1u : 0u;
+      routes += static_cast<std::uint32_t>(id) - first < static_cast<std::uint32_t>(g.num_local_experts) ? 1u : 0u;
     }
   }
   return routes;
@@ -71,6 +83,7 @@ template <class Group, class Visit>
 FLASHMOE_HD void each_route(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
                             const Visit& visit) {
   const auto end = static_cast<std::int32_t>(tokens.end) * g.top_k;
+  FLASHMOE_ROLLED
   for (std::int32_t base = static_cast<std::int32_t>(tokens.begin) * g.top_k; base < end;
        base += kIdsAhead * group.size()) {
     std::int32_t ahead[kIdsAhead];
@@ -103,7 +116,7 @@ FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, co
     const std::int64_t route = base + group.index();
     const bool wrong = route < tokens.end * g.top_k && (ids[route] < -1 || ids[route] >= g.num_experts());
     if (group.any(wrong)) {
-      const Scan scan = group.scan(wrong ? 1u : 0u);
+      const Scan scan = group.number(wrong);
       return group.first(wrong && scan.before == 0, route);
     }
   }
@@ -120,29 +133,51 @@ FLASHMOE_HD void count_experts(const Group& group, const Geometry& g, const std:
   });
 }
 
-/// Counts of a chunk: counts[d] tokens that go to rank d, counts[num_ranks + e] routes to expert e; and the slot
-/// of every token on every rank, counted from the chunk's first (only where the token goes there). Of `own_rank`, whose
-/// slots are its tokens, all tokens count and no slots are noted; -1: of no rank.
+/// Where a chunk's counts go: [num_ranks] tokens, then [num_experts] routes.
+struct ChunkCounts {
+  std::uint32_t* own = nullptr;
+  std::uint32_t* set = nullptr;  ///< added to, too, if not null: several chunks' sums
+};
+
+/// Counts of a chunk: tokens that go to each rank, routes to each expert; and the slot of every token on every rank,
+/// counted from the chunk's first (only where the token goes there). Of `own_rank`, whose slots are its tokens, all tokens
+/// count and no slots are noted; -1: of no rank. Returns false, and no counts to be used, when an id is wrong.
 ///   ids [.. ][top_k] of the wave; slot_map(token) [num_ranks]
 template <class Group, class SlotMap>
-FLASHMOE_HD void count_chunk(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
-                             int own_rank, std::uint32_t* counts, const SlotMap& slot_map) {
-  std::uint32_t* experts = counts + g.num_ranks;
+FLASHMOE_HD bool count_chunk(const Group& group, const Geometry& g, const std::int32_t* ids, TokenRange tokens,
+                             int own_rank, ChunkCounts counts, const SlotMap& slot_map) {
+  const auto num_experts = static_cast<std::uint32_t>(g.num_experts());
+  bool valid = true;
+  std::uint32_t* experts = counts.own + g.num_ranks;
+  FLASHMOE_ROLLED
   for (int expert = group.index(); expert < g.num_experts(); expert += group.size()) experts[expert] = 0;
   group.sync();
-  count_experts(group, g, ids, tokens, 0, g.num_experts(), experts);
+  each_route(group, g, ids, tokens, [&](std::int32_t, std::int32_t id) {
+    const bool counted = static_cast<std::uint32_t>(id) < num_experts;
+    valid &= counted || id == -1;
+    if (!counted) return;
+    tally(&experts[id], 1u);
+    if (counts.set != nullptr) tally(&counts.set[g.num_ranks + id], 1u);  // not from the counts: they would be waited for
+  });
+  FLASHMOE_ROLLED
   for (int destination = 0; destination < g.num_ranks; ++destination) {
     std::uint32_t slots = destination == own_rank ? static_cast<std::uint32_t>(tokens.size()) : 0;
-    for (std::int64_t base = destination == own_rank ? tokens.end : tokens.begin; base < tokens.end; base += group.size()) {
+    const std::int64_t begin = destination == own_rank ? tokens.end : tokens.begin;
+    FLASHMOE_ROLLED
+    for (std::int64_t base = begin; base < tokens.end; base += group.size()) {
       const std::int64_t token = base + group.index();
       const bool goes = token < tokens.end && goes_to(g, ids + token * g.top_k, destination);
-      const Scan scan = group.scan(goes ? 1u : 0u);
+      const Scan scan = group.number(goes);
       if (goes) slot_map(token)[destination] = slots + scan.before;
       slots += scan.total;
     }
-    if (group.leader()) counts[destination] = slots;
+    if (group.leader()) {
+      counts.own[destination] = slots;
+      if (counts.set != nullptr) tally(&counts.set[destination], slots);
+    }
   }
   group.sync();
+  return group.all(valid);
 }
 
 /// Writes an image's header, when the counts of its experts are there. One thread.

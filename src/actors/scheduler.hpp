@@ -147,8 +147,7 @@ class Scheduler {
     do {
       const std::uint32_t place = free + index;
       const bool mine = place < wanted && observe<Scope::device>(&block_at(num_cut_ + place).free) != 0;
-      const bool leading = group.scan(mine ? 1u : 0u).before == index && mine;
-      const std::uint32_t found = group.scan(leading ? 1u : 0u).total;
+      const std::uint32_t found = count_leading(group, mine);
       free += found;
       if (found < size) break;
     } while (free < wanted);

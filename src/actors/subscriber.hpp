@@ -134,20 +134,24 @@ class Subscriber {
     } else {
       const std::uint64_t sequence = state.sequence + wave;
       const auto* lines = call_.heap_at<const Line>(call_.heap.list(source, slot));
-      const std::uint64_t read = state.words_read;
-      const std::int64_t line = static_cast<std::int64_t>(read) / Line::kDataWords;
-      const std::int64_t total = read == 0 ? 0 : RouteImage::num_words(g.num_local_experts, image.num_entries(),
-                                                                       call_.plan.list_weights);
-      const std::int64_t rest = read == 0 ? Line::kDataWords : total - static_cast<std::int64_t>(read);
-      const std::int64_t some = rest < kListWords ? rest : kListWords;
-      if (!try_load_lines(group, lines + line, some, line_tag(call_.generation, sequence), image.words + read)) {
-        return waiting(SignalKind::list, source, sequence, static_cast<std::uint64_t>(line));
+      const std::uint64_t tag = line_tag(call_.generation, sequence);
+      const auto begin = static_cast<std::int64_t>(state.words_read);
+      std::int64_t read = begin;
+      std::int64_t words = Line::kDataWords;  // of the list: the first line tells
+      if (read == 0) {
+        read = load_lines(group, lines, words, tag, image.words);
+        group.sync();
       }
-      group.sync();
-      const std::int64_t words =
-          RouteImage::num_words(g.num_local_experts, image.num_entries(), call_.plan.list_weights);
-      const bool complete = static_cast<std::int64_t>(read) + some >= words;
-      if (group.leader()) state.words_read = complete ? 0 : read + static_cast<std::uint64_t>(some);
+      if (read > 0) {
+        words = RouteImage::num_words(g.num_local_experts, image.num_entries(), call_.plan.list_weights);
+        const std::int64_t some = words - read < kListWords ? words - read : kListWords;
+        if (some > 0) read += load_lines(group, lines + read / Line::kDataWords, some, tag, image.words + read);
+      }
+      if (read == begin) {
+        return waiting(SignalKind::list, source, sequence, static_cast<std::uint64_t>(read / Line::kDataWords));
+      }
+      const bool complete = read >= words;
+      if (group.leader()) state.words_read = complete ? 0 : static_cast<std::uint64_t>(read);
       group.sync();
       if (!complete) return Outcome::advanced;
     }
@@ -155,8 +159,8 @@ class Subscriber {
     return Outcome::advanced;
   }
 
-  /// Words of a list read in one step.
-  static constexpr std::int64_t kListWords = 32 * Line::kDataWords;
+  /// Most words of a list read in one step: other sources wait no longer than for these.
+  static constexpr std::int64_t kListWords = 320 * Line::kDataWords;
 
   // ---- lined form ----------------------------------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class Subscriber {
     for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
       const std::int64_t token = base + group.index();
       const bool goes = token < num_tokens && goes_to(g, ids + token * g.top_k, call_.rank);
-      const Scan scan = group.scan(goes ? 1u : 0u);
+      const Scan scan = group.number(goes);
       if (goes) slots[token] = num_slots + scan.before;
       num_slots += scan.total;
     }
@@ -305,18 +309,23 @@ class Subscriber {
     const RouteImage image = call_.image(wave_slot);
     // Not the image's: an own wave without routes here has retired, and the planners may already write the next one.
     const std::uint32_t num_slots = call_.wave(wave_slot).num_slots;
+    const auto block_slots = static_cast<std::uint32_t>(g.slot_block);
     std::uint32_t landed = source == call_.rank ? num_slots : state.slots_landed;
-    while (landed < num_slots) {
-      const std::uint32_t block = landed / static_cast<std::uint32_t>(g.slot_block);
-      const std::uint32_t block_end = (block + 1) * static_cast<std::uint32_t>(g.slot_block);
-      const std::uint32_t end = block_end < num_slots ? block_end : num_slots;
-      const std::uint64_t target = arrival_target(wave_slot, block, end - landed);
-      const std::uint64_t seen = arrival_seen(source, slot, block);
-      if (seen < target) {
-        waiting(call_.lined() ? SignalKind::row_lines : SignalKind::arrival, source, target, seen);
-        break;
-      }
-      landed = end;
+    while (landed < num_slots) {  // each thread looks at a block
+      const std::uint32_t begin = landed + static_cast<std::uint32_t>(group.index()) * block_slots;
+      const bool exists = begin < num_slots;
+      const std::uint32_t rows = !exists ? 0 : num_slots - begin < block_slots ? num_slots - begin : block_slots;
+      const std::uint32_t block = begin / block_slots;
+      const std::uint64_t target = exists ? arrival_target(wave_slot, block, rows) : 0;
+      const std::uint64_t seen = exists ? arrival_seen(source, slot, block) : 0;
+      const std::uint32_t complete = count_leading(group, exists && seen >= target);
+      landed += complete * block_slots;
+      if (landed > num_slots) landed = num_slots;
+      if (landed == num_slots || complete == static_cast<std::uint32_t>(group.size())) continue;
+      const bool missing = static_cast<std::uint32_t>(group.index()) == complete;
+      waiting(call_.lined() ? SignalKind::row_lines : SignalKind::arrival, source, group.first(missing, target),
+              group.first(missing, seen));
+      break;
     }
     if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
     group.sync();
@@ -347,22 +356,56 @@ class Subscriber {
     FLASHMOE_ROLLED
     for (int first = 0; first < geometry().num_local_experts; first += kExpertsEach * group.size()) {
       std::uint32_t* cursors[kExpertsEach];
-      std::uint32_t values[kExpertsEach];
+      std::uint32_t begins[kExpertsEach];
+      std::uint32_t low[kExpertsEach];
+      std::uint32_t high[kExpertsEach];
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
         const int expert = first + i * group.size() + group.index();
         cursors[i] = nullptr;
+        begins[i] = low[i] = high[i] = 0;
         if (expert >= geometry().num_local_experts) continue;
         cursors[i] = &call_.landed(wave_slot)[expert];
-        const std::uint32_t base = call_.wave_base(wave_slot)[expert];
-        const std::uint32_t count = offsets[expert + 1] - offsets[expert];
-        std::uint32_t cursor = landed == num_slots ? count : *cursors[i] - base;
-        while (cursor < count && image.entry(offsets[expert] + cursor).slot < landed) ++cursor;
-        values[i] = base + cursor;
+        begins[i] = offsets[expert];
+        high[i] = offsets[expert + 1] - begins[i];
+        low[i] = landed == num_slots ? high[i] : *cursors[i] - call_.wave_base(wave_slot)[expert];
       }
-      publish_all(cursors, values);
+      find_entries(image, begins, landed, low, high);
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kExpertsEach; ++i) {
+        const int expert = first + i * group.size() + group.index();
+        if (cursors[i] != nullptr) low[i] += call_.wave_base(wave_slot)[expert];
+      }
+      publish_all(cursors, low);
     }
     group.sync();
+  }
+
+  /// low[i]: the first entry of expert i, counted from begins[i], between low[i] and high[i], whose slot has not landed. By
+  /// halves, the experts side by side: each look takes as long as memory does.
+  FLASHMOE_HD static void find_entries(const RouteImage& image, const std::uint32_t (&begins)[kExpertsEach],
+                                       std::uint32_t landed, std::uint32_t (&low)[kExpertsEach],
+                                       std::uint32_t (&high)[kExpertsEach]) {
+    bool found = false;
+    while (!found) {
+      std::uint32_t slots[kExpertsEach];
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kExpertsEach; ++i) {
+        if (low[i] < high[i]) slots[i] = image.entry(begins[i] + (low[i] + high[i]) / 2).slot;
+      }
+      found = true;
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kExpertsEach; ++i) {
+        if (low[i] >= high[i]) continue;
+        const std::uint32_t middle = (low[i] + high[i]) / 2;
+        if (slots[i] < landed) {
+          low[i] = middle + 1;
+        } else {
+          high[i] = middle;
+        }
+        found = found && low[i] >= high[i];
+      }
+    }
   }
 
   /// The arrival counters never restart: remember what this wave added to each.

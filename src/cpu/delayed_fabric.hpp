@@ -105,6 +105,14 @@ class DelayedFabric {
     if (peer != rank_) traffic_->overhead_bytes += sizeof(std::uint64_t);
   }
 
+  /// Amounts of 0 are passed over.
+  template <std::size_t count>
+  void signal_all(int peer, const std::size_t (&offsets)[count], const std::uint64_t (&amounts)[count]) const {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (amounts[i] > 0) signal(peer, offsets[i], amounts[i]);
+    }
+  }
+
  private:
   /// Returns the bytes of the lines.
   std::uint64_t put_each_line(int peer, std::size_t offset, const void* words, std::int64_t num_words,

@@ -51,6 +51,14 @@ class Fabric {
     if (peer != rank_) traffic_->overhead_bytes += sizeof(std::uint64_t);
   }
 
+  /// Amounts of 0 are passed over.
+  template <std::size_t count>
+  void signal_all(int peer, const std::size_t (&offsets)[count], const std::uint64_t (&amounts)[count]) const {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (amounts[i] > 0) signal(peer, offsets[i], amounts[i]);
+    }
+  }
+
  private:
   void store_lines(int peer, std::size_t offset, const void* words, std::int64_t num_words, std::uint64_t tag) const {
     auto* line = reinterpret_cast<Line*>(heap_base_[peer] + offset);

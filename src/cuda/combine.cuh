@@ -1,10 +1,12 @@
-// combine_row on a warp: 16 bytes a lane. Same order and rounding as actors/combine_row.hpp.
+// combine_row and try_combine_lines on a warp: 16 bytes a lane. Same order and rounding as actors/combine_row.hpp.
 #pragma once
 
 #include <cstdint>
 
 #include "core/heap_layout.hpp"
+#include "core/line.hpp"
 #include "cuda/element.cuh"
+#include "cuda/fabric.cuh"
 #include "cuda/groups.cuh"
 
 namespace flashmoe::cuda_backend {
@@ -23,6 +25,18 @@ struct RowCells {
   const void* cells[2] = {nullptr, nullptr};
   float weights[2] = {0.0f, 0.0f};
 
+  template <class CellOf, class WeightOf>
+  __device__ RowCells(const WarpGroup& group, int num_cells, const CellOf& cell_of, const WeightOf& weight_of) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int index = group.index() + 32 * half;
+      if (index >= num_cells) continue;
+      cells[half] = cell_of(index);
+      if (cells[half] != nullptr) weights[half] = weight_of(index);
+    }
+    group.sync();
+  }
+
   __device__ const char* cell(int index) const {
     const void* mine = index < 32 ? cells[0] : cells[1];
     const auto address = reinterpret_cast<std::uint64_t>(mine);
@@ -33,61 +47,62 @@ struct RowCells {
   }
 };
 
+/// The order of the sums of a row: the cells of 32 lanes' columns, then of the next columns.
+struct CellWalk {
+  int column = 0;  ///< lane 0's
+  int index = 0;
+
+  __device__ void advance(int num_cells, int columns_at_once) {
+    if (++index < num_cells) return;
+    index = 0;
+    column += columns_at_once;
+  }
+};
+
 }  // namespace detail
 
-/// Overload for the combiner. Cells of a column are read kBatch at a time: the sum waits for memory, not for itself.
+/// Overload for the combiner. kBatch cells are read at a time, of several columns where a column has few: the sum waits for
+/// memory, not for itself.
 template <DType dtype, bool reads_ahead, class CellOf, class WeightOf>
 __device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType, int columns, int num_cells, void* y,
                             const CellOf& cell_of, const WeightOf& weight_of) {
   using Accumulator = typename Element<dtype>::Accumulator;
   constexpr int kElements = Packet<dtype>::kElements;
   constexpr int kBatch = 8;
-  detail::RowCells row;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int index = group.index() + 32 * half;
-    if (index >= num_cells) continue;
-    row.cells[half] = cell_of(index);
-    if (row.cells[half] != nullptr) row.weights[half] = weight_of(index);
-  }
-  group.sync();
+  constexpr int kColumnsAtOnce = 32 * kElements;
+  const detail::RowCells row(group, num_cells, cell_of, weight_of);
+  const int lane_column = group.index() * kElements;
   const auto offset_of = [](int column) {
     return std::int64_t{column} * static_cast<std::int64_t>(sizeof(typename Element<dtype>::Stored));
   };
   /// The present cells of a batch, bit by bit.
-  const auto read = [&](int column, int first, Packet<dtype> (&packets)[kBatch]) {
+  detail::CellWalk reading;
+  const auto read = [&](Packet<dtype> (&packets)[kBatch]) {
     unsigned present = 0;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const char* cell = first + i < num_cells ? row.cell(first + i) : nullptr;
+      const char* cell = reading.column < columns ? row.cell(reading.index) : nullptr;
+      const int column = reading.column + lane_column;
+      reading.advance(num_cells, kColumnsAtOnce);
       if (cell == nullptr) continue;
       present |= 1u << i;
       if (column < columns) packets[i].bits = *reinterpret_cast<const uint4*>(cell + offset_of(column));
     }
     return present;
   };
-  int column = group.index() * kElements;
-  int first = 0;
+  detail::CellWalk summing;
   Accumulator sum[kElements] = {};
-  Packet<dtype> packets[kBatch];
-  unsigned present = read(column, first, packets);
-  bool more = false;
-  do {  // once at least: without columns, code is fetched and nothing moved
-    const bool last = first + kBatch >= num_cells;  // of these columns
-    const int next_column = last ? column + 32 * kElements : column;
-    const int next_first = last ? 0 : first + kBatch;
-    more = next_column - group.index() * kElements < columns;
-    Packet<dtype> ahead[kBatch];
-    unsigned ahead_present = 0;
-    if (reads_ahead && more) ahead_present = read(next_column, next_first, ahead);
+  const auto add = [&](unsigned present, const Packet<dtype> (&packets)[kBatch]) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if ((present >> i & 1u) == 0) continue;
-      const auto weight = static_cast<Accumulator>(row.weight(first + i));
+      if ((present >> i & 1u) != 0) {
+        const auto weight = static_cast<Accumulator>(row.weight(summing.index));
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) sum[e] += weight * Element<dtype>::widen(packets[i].elements[e]);
-    }
-    if (last) {
+        for (int e = 0; e < kElements; ++e) sum[e] += weight * Element<dtype>::widen(packets[i].elements[e]);
+      }
+      const int column = summing.column + lane_column;
+      summing.advance(num_cells, kColumnsAtOnce);
+      if (summing.index > 0) continue;
       Packet<dtype> result;
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
@@ -96,16 +111,83 @@ __device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType,
       }
       if (column < columns) *reinterpret_cast<uint4*>(static_cast<char*>(y) + offset_of(column)) = result.bits;
     }
-    column = next_column;
-    first = next_first;
+  };
+  Packet<dtype> packets[kBatch];
+  unsigned present = read(packets);
+  bool more = false;
+  do {  // once at least: without columns, code is fetched and nothing moved
+    more = reading.column < columns;
+    Packet<dtype> ahead[kBatch];
+    unsigned ahead_present = 0;
+    if (reads_ahead && more) ahead_present = read(ahead);
+    add(present, packets);
     if constexpr (reads_ahead) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) packets[i].bits = ahead[i].bits;
       present = ahead_present;
     } else if (more) {
-      present = read(column, first, packets);
+      present = read(packets);
     }
   } while (more);
+}
+
+/// See actors/combine_lines.hpp.
+__device__ inline bool may_have_come(const WarpGroup& group, const Line* lines, std::int64_t num_words, std::uint64_t tag) {
+  bool come = true;
+  for (std::int64_t line = group.index(); lines != nullptr && line < num_lines(num_words); line += group.size()) {
+    come = come && peek(&lines[line].tag) == tag;
+  }
+  return group.all(come);
+}
+
+/// Overload for the combiner: a lane sums the 16 bytes of a line that it reads, kBatch cells of them at a time, and y takes
+/// them from there.
+template <DType dtype, bool reads_ahead, class LinesOf, class WeightOf>
+__device__ int try_combine_lines(const ElementWarp<dtype, reads_ahead>& group, DType, std::int64_t num_words, int num_cells,
+                                 char* y, std::uint64_t tag, const LinesOf& lines_of, const WeightOf& weight_of) {
+  using Accumulator = typename Element<dtype>::Accumulator;
+  constexpr int kElements = Packet<dtype>::kElements;
+  constexpr int kBatch = 8;
+  const detail::RowCells row(group, num_cells, lines_of, weight_of);
+  const int part = group.index() % kLineThreads;
+  const std::int64_t count = num_lines(num_words);
+  for (std::int64_t base = 0; base < count; base += kWarpLines) {
+    const std::int64_t line = base + group.index() / kLineThreads;
+    const bool exists = line < count;
+    Accumulator sum[kElements] = {};
+    int missing = num_cells;
+    for (int first = 0; first < num_cells; first += kBatch) {
+      Packet<dtype> packets[kBatch];
+      unsigned present = 0;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const char* cell = first + i < num_cells ? row.cell(first + i) : nullptr;
+        if (cell == nullptr) continue;
+        present |= 1u << i;
+        __syncwarp();  // a line is read in one instruction
+        if (exists) packets[i].bits = load_16(cell + line * static_cast<std::int64_t>(sizeof(Line)) + part * 16);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if ((present >> i & 1u) == 0) continue;
+        const std::uint64_t high = packets[i].bits.z | (std::uint64_t{packets[i].bits.w} << 32);
+        if (exists && part == kLineThreads - 1 && high != tag && first + i < missing) missing = first + i;
+        const auto weight = static_cast<Accumulator>(row.weight(first + i));
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) sum[e] += weight * Element<dtype>::widen(packets[i].elements[e]);
+      }
+    }
+    missing = __reduce_min_sync(WarpGroup::kAll, missing);
+    if (missing < num_cells) return missing;
+    Packet<dtype> result;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) result.elements[e] = Element<dtype>::round(sum[e]);
+    const std::int64_t word = line * Line::kDataWords + 2 * part;  // odd on every other line: 8 bytes at a time
+    auto* target = reinterpret_cast<uint2*>(y) + word;
+    if (exists && word < num_words) target[0] = make_uint2(result.bits.x, result.bits.y);
+    if (exists && part < kLineThreads - 1 && word + 1 < num_words) target[1] = make_uint2(result.bits.z, result.bits.w);
+  }
+  return num_cells;
 }
 
 }  // namespace flashmoe::cuda_backend

@@ -30,8 +30,10 @@ __device__ inline uint4 load_16(const void* source) {
   return value;
 }
 
-/// Threads that store one line, 16 bytes each; a warp stores four lines at once.
+/// Bytes and lines that a warp moves at once, 16 bytes a thread.
+inline constexpr int kWarpBytes = 32 * 16;
 inline constexpr int kLineThreads = 8;
+inline constexpr int kWarpLines = 32 / kLineThreads;
 
 class Fabric {
  public:
@@ -43,9 +45,21 @@ class Fabric {
                           std::int64_t bytes) const {
     char* target = heap_base_[peer] + offset;
     const char* from = static_cast<const char*>(source);
-#pragma unroll 4
-    for (std::int64_t at = group.index() * 16; at < bytes; at += 32 * 16) {
-      *reinterpret_cast<uint4*>(target + at) = *reinterpret_cast<const uint4*>(from + at);
+    const auto end = static_cast<int>(bytes);
+    constexpr int kBatch = 4;  // loads in flight: each takes as long as a row of 4 KiB over the wire
+#pragma unroll 1
+    for (int base = group.index() * 16; base < end; base += kBatch * kWarpBytes) {
+      uint4 values[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = base + i * kWarpBytes;
+        if (at < end) values[i] = *reinterpret_cast<const uint4*>(from + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = base + i * kWarpBytes;
+        if (at < end) *reinterpret_cast<uint4*>(target + at) = values[i];
+      }
     }
     if (peer != rank_ && group.leader()) count_payload(bytes);
   }
@@ -76,6 +90,24 @@ class Fabric {
     }
   }
 
+  /// signal() of several counters of one peer; amounts of 0 are passed over.
+  template <std::size_t count>
+  __device__ void signal_all(int peer, const std::size_t (&offsets)[count], const std::uint64_t (&amounts)[count]) const {
+    std::uint64_t* counters[count];
+    int signals = 0;
+#pragma unroll
+    for (std::size_t i = 0; i < count; ++i) {
+      counters[i] = reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offsets[i]);
+      signals += amounts[i] > 0 ? 1 : 0;
+    }
+    if (peer == rank_) {
+      add_all<Scope::device>(counters, amounts);
+    } else {
+      add_all<Scope::system>(counters, amounts);
+      count_overhead(signals * static_cast<std::int64_t>(sizeof(std::uint64_t)));
+    }
+  }
+
   /// Where a peer's cell is, for engines that store from registers; they count what they store.
   __device__ char* address(int peer, std::size_t offset) const { return heap_base_[peer] + offset; }
   __device__ void count_row(int peer, std::int64_t bytes) const {
@@ -96,17 +128,28 @@ class Fabric {
     auto* lines = reinterpret_cast<Line*>(heap_base_[peer] + offset);
     const auto* source = static_cast<const std::uint64_t*>(words);
     const int part = group.index() % kLineThreads;
-    const std::int64_t count = num_lines(num_words);
-    for (std::int64_t base = 0; base < count; base += 32 / kLineThreads) {
-      const std::int64_t line = base + group.index() / kLineThreads;
-      const std::int64_t word = line * Line::kDataWords + 2 * part;
-      const std::uint64_t low = word < num_words ? source[word] : 0;
-      const std::uint64_t high = part == kLineThreads - 1 ? tag : (word + 1 < num_words ? source[word + 1] : 0);
-      __syncwarp();  // together again, so that a line leaves in one instruction
-      if (line < count) {
+    const auto end = static_cast<int>(num_words);
+    const auto count = static_cast<int>(num_lines(num_words));
+    constexpr int kBatch = 2;  // of loads in flight
+#pragma unroll 1
+    for (int first = 0; first < count; first += kBatch * kWarpLines) {
+      const int base = first + group.index() / kLineThreads;
+      std::uint64_t low[kBatch];
+      std::uint64_t high[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int word = (base + i * kWarpLines) * Line::kDataWords + 2 * part;
+        low[i] = word < end ? source[word] : 0;
+        high[i] = part == kLineThreads - 1 ? tag : (word + 1 < end ? source[word + 1] : 0);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int line = base + i * kWarpLines;
+        __syncwarp();  // together again, so that a line leaves in one instruction
+        if (line >= count) continue;
         store_16(reinterpret_cast<char*>(lines + line) + part * 16,
-                 make_uint4(static_cast<unsigned>(low), static_cast<unsigned>(low >> 32), static_cast<unsigned>(high),
-                            static_cast<unsigned>(high >> 32)));
+                 make_uint4(static_cast<unsigned>(low[i]), static_cast<unsigned>(low[i] >> 32),
+                            static_cast<unsigned>(high[i]), static_cast<unsigned>(high[i] >> 32)));
       }
     }
   }
@@ -116,38 +159,51 @@ class Fabric {
   Traffic* traffic_;
 };
 
-/// See actors/line_io.hpp. Up to 16 lines are in flight at once.
-__device__ inline bool try_load_lines(const WarpGroup& group, const Line* lines, std::int64_t num_words,
+/// See actors/line_io.hpp. kBatch * kWarpLines lines are in flight at once.
+template <int kBatch>
+__device__ std::int64_t load_lines_by(const WarpGroup& group, const Line* lines, std::int64_t num_words,
                                       std::uint64_t tag, void* words) {
-  constexpr int kBatch = 4;
   auto* target = static_cast<std::uint64_t*>(words);
   const int part = group.index() % kLineThreads;
-  const std::int64_t count = num_lines(num_words);
-  for (std::int64_t base = 0; base < count; base += kBatch * (32 / kLineThreads)) {
+  const auto all_words = static_cast<int>(num_words);
+  const auto count = static_cast<int>(num_lines(num_words));
+  for (int base = 0; base < count; base += kBatch * kWarpLines) {
+    const int first = base + group.index() / kLineThreads;
     uint4 value[kBatch];
     bool arrived = true;
     __syncwarp();  // a line is read in one instruction
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const std::int64_t line = base + i * (32 / kLineThreads) + group.index() / kLineThreads;
-      if (line >= count) continue;
-      value[i] = load_16(reinterpret_cast<const char*>(lines + line) + part * 16);
-      const std::uint64_t high = value[i].z | (std::uint64_t{value[i].w} << 32);
-      arrived = arrived && (part != kLineThreads - 1 || high == tag);
+      if (first + i * kWarpLines < count) {
+        value[i] = load_16(reinterpret_cast<const char*>(lines + first + i * kWarpLines) + part * 16);
+      }
     }
-    if (!group.all(arrived)) return false;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const std::int64_t line = base + i * (32 / kLineThreads) + group.index() / kLineThreads;
+      const std::uint64_t high = value[i].z | (std::uint64_t{value[i].w} << 32);
+      arrived = arrived && (part != kLineThreads - 1 || first + i * kWarpLines >= count || high == tag);
+    }
+    if (!group.all(arrived)) return std::int64_t{base} * Line::kDataWords;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int line = first + i * kWarpLines;
       if (line >= count) continue;
-      const std::int64_t word = line * Line::kDataWords + 2 * part;
-      if (word < num_words) target[word] = value[i].x | (std::uint64_t{value[i].y} << 32);
-      if (part != kLineThreads - 1 && word + 1 < num_words) {
+      const int word = line * Line::kDataWords + 2 * part;
+      if (word < all_words) target[word] = value[i].x | (std::uint64_t{value[i].y} << 32);
+      if (part != kLineThreads - 1 && word + 1 < all_words) {
         target[word + 1] = value[i].z | (std::uint64_t{value[i].w} << 32);
       }
     }
   }
-  return true;
+  return num_words;
+}
+__device__ inline std::int64_t load_lines(const WarpGroup& group, const Line* lines, std::int64_t num_words,
+                                          std::uint64_t tag, void* words) {
+  return load_lines_by<8>(group, lines, num_words, tag, words);
+}
+__device__ inline bool try_load_lines(const WarpGroup& group, const Line* lines, std::int64_t num_words,
+                                      std::uint64_t tag, void* words) {
+  return load_lines_by<4>(group, lines, num_words, tag, words) == num_words;
 }
 
 }  // namespace flashmoe::cuda_backend

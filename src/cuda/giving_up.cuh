@@ -20,6 +20,7 @@ class Watch {
       : args_(args), call_(call), pause_ns_(pause_ns) {}
 
   __device__ void reset() { idle_steps_ = 0; }
+  __device__ void pause(unsigned pause_ns) { pause_ns_ = pause_ns; }
 
   /// Collective. Looks at the clock and the abort words every few steps, and backs off between them.
   __device__ bool must_stop(const Group& group) {

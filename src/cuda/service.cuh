@@ -60,17 +60,22 @@ __device__ void run_actor(const KernelArgs& args, const Call& call, const Group&
   }
 }
 
+/// Between looks of the many warps that wait for results, so that they do not get in the way of the weights.
+inline constexpr unsigned kCombinerPauseNs = 200;
+
 /// A dispatcher and its combiner on one warp. What the dispatcher can do comes first: others wait for it.
 template <DType dtype>
 __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index,
                                WarpLog log, WarpLog combiner_log) {
   const ElementWarp<dtype> group;
   Dispatcher<WarpGroup, Fabric> dispatcher_state(call, fabric, index);
-  Combiner<ElementWarp<dtype>> combiner(call, index);
-  // The dispatcher's state stays in (local) memory: its steps are long, and the combiner has use for the registers.
+  Combiner<ElementWarp<dtype>> combiner_state(call, index);
+  Combiner<ElementWarp<dtype>>* combiner = &combiner_state;
+  Watch<WarpGroup> watch_state(args, call);
+  // Their states stay in (local) memory: the steps of both are long, and have use for the registers.
   Dispatcher<WarpGroup, Fabric>* dispatcher = &dispatcher_state;
-  asm volatile("" : "+l"(dispatcher)::"memory");
-  Watch<WarpGroup> watch(args, call);
+  Watch<WarpGroup>* watch = &watch_state;
+  asm volatile("" : "+l"(dispatcher), "+l"(combiner), "+l"(watch)::"memory");
   Step dispatched = Step::idle;
   Step combined = Step::idle;
   while (dispatched != Step::finished || combined != Step::finished) {
@@ -78,19 +83,21 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
       dispatched = dispatcher->step(group);
       trace_step(args, group, log, dispatched, *dispatcher);
       combiner_log.continue_after(args, log);
+      if (dispatched == Step::finished) watch->pause(kCombinerPauseNs);
     }
-    if (dispatched != Step::advanced && combined != Step::finished) {
-      combined = combiner.step(group);
-      trace_step(args, group, combiner_log, combined, combiner);
+    // Before the first rows are pushed there is nothing to combine: claims and rehearsals would only delay them.
+    if (dispatched != Step::advanced && combined != Step::finished && dispatcher->has_pushed()) {
+      combined = combiner->step(group);
+      trace_step(args, group, combiner_log, combined, *combiner);
       log.continue_after(args, combiner_log);
     }
     if (dispatched == Step::advanced || combined == Step::advanced) {
-      watch.reset();
-    } else if (dispatched == Step::failed || watch.must_stop(group)) {
+      watch->reset();
+    } else if (dispatched == Step::failed || watch->must_stop(group)) {
       if (dispatched != Step::finished) {
         give_up(args, call, group, Actor::dispatcher, dispatched, dispatcher->wait());
       }
-      if (combined != Step::finished) give_up(args, call, group, Actor::combiner, combined, combiner.wait());
+      if (combined != Step::finished) give_up(args, call, group, Actor::combiner, combined, combiner->wait());
       return;
     }
   }

@@ -22,7 +22,7 @@ constexpr int kTokenBlock = 64;
 /// and 15 % faster than counted with 1 MiB of results (qwen3-30b-a3b, 32 tokens), 2 and 8 % with 2 MiB, 15 and 18 %
 /// slower with 4 MiB; 2 and 5 % faster at 128 tokens whose results are 0.5 MiB (the thesis' shape). Longer calls were
 /// not compared.
-constexpr std::int64_t kLinedTokens = 128;
+constexpr std::int64_t kLinedTokens = 32;
 constexpr std::int64_t kLinedResultBytes = std::int64_t{2} << 20;
 
 /// Rows of one expert a wave should bring: its last m-block is cut short, and its weights are read again each wave. One

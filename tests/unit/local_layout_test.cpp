@@ -92,6 +92,7 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   slices.add(call.set_counts(0), call.set_counts(num_chunk_sets(planners) - 1), keys);
   slices.add(call.chunk_counts(0), call.chunk_counts(planners - 1), keys);
   slices.add(call.chunk_cursors(0), call.chunk_cursors(planners - 1), keys);
+  slices.add(call.chunk_slots(0), call.chunk_slots(planners - 1), ranks);
   slices.add(call.slot_map(0), call.slot_map(slots - 1), ranks);
   slices.add(call.pushed_rows(0), call.pushed_rows(roster.num_dispatchers - 1), ranks);
   call.rank = ranks;  // so that every destination's image is one to send
@@ -113,7 +114,6 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   if (g.lined_tokens > 0) slices.add(call.lined_arrivals(0), call.lined_arrivals(ranks - 1), lined_slot_blocks(g));
   slices.add(call.lined_cursors(0), call.lined_cursors(roster.num_dispatchers - 1), ranks);
   if (g.lined_tokens > 0) slices.add(call.lined_row(0, 0), call.lined_row(ranks - 1, g.lined_tokens - 1), g.row_bytes());
-  slices.add(call.lined_segment(0, 0), call.lined_segment(roster.num_dispatchers - 1, g.top_k - 1), segment_words(g));
   slices.add(call.intermediate_row(0, 0),
              call.intermediate_row(static_cast<std::uint32_t>(g.num_m_blocks - 1), static_cast<std::uint32_t>(g.tile.rows - 1)),
              std::int64_t{g.intermediate} * g.element_bytes);

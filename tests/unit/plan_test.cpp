@@ -73,15 +73,15 @@ TEST(Forms, few_tokens_go_as_lines_and_many_counted) {
   const Problem problem = qwen(8192);
   const Geometry g = plan_geometry(problem, kEngine);
   EXPECT_EQ(plan_call(problem, g, 0).wire_form, WireForm::lined);
-  EXPECT_EQ(plan_call(problem, g, 64).wire_form, WireForm::lined);  // 8 results of 4 KiB a token: 2 MiB
-  EXPECT_EQ(plan_call(problem, g, 65).wire_form, WireForm::counted);
+  EXPECT_EQ(plan_call(problem, g, 32).wire_form, WireForm::lined);
+  EXPECT_EQ(plan_call(problem, g, 33).wire_form, WireForm::counted);
   EXPECT_EQ(plan_call(problem, g, 8192).wire_form, WireForm::counted);
 }
 
 TEST(Forms, the_bound_of_lined_calls_is_bytes_of_results_and_tokens) {
   Problem narrow = qwen(8192);
   narrow.top_k = 1;
-  EXPECT_EQ(plan_geometry(narrow, kEngine).lined_tokens, 128);
+  EXPECT_EQ(plan_geometry(narrow, kEngine).lined_tokens, 32);
   Problem wide = qwen(8192);
   wide.hidden = 7168;
   EXPECT_EQ(plan_geometry(wide, kEngine).lined_tokens, 18);

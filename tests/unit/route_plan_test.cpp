@@ -62,17 +62,22 @@ Wanted wanted_of(const Wave& wave, int destination) {
 }
 
 RC_GTEST_PROP(RoutePlan, chunks_share_a_wave_in_order_and_in_whole_pieces, ()) {
-  const Wave wave = draw_wave();
-  const int num_chunks = *rc::gen::inRange(1, 8);
+  const std::int64_t tokens = *rc::gen::inRange(0, 300);
+  const int num_planners = *rc::gen::inRange(1, 8);
+  const WaveCut cut = cut_wave(tokens, num_planners);
   std::int64_t next = 0;
-  for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    const TokenRange range = chunk_of(wave.tokens, num_chunks, chunk);
+  for (int chunk = 0; chunk < num_planners; ++chunk) {
+    const TokenRange range = cut.chunk(chunk);
     RC_ASSERT(range.begin == next);
     RC_ASSERT(range.begin <= range.end);
     RC_ASSERT(range.size() == 0 || range.begin % kPlanningTokens == 0);
+    RC_ASSERT((range.size() > 0) == (chunk < cut.num_chunks));
+    for (std::int64_t token = range.begin; token < range.end; ++token) {
+      RC_ASSERT(cut.chunk_of(static_cast<std::uint32_t>(token)) == chunk);
+    }
     next = range.end;
   }
-  RC_ASSERT(next == wave.tokens);
+  RC_ASSERT(next == tokens);
 }
 
 RC_GTEST_PROP(RoutePlan, shares_are_in_order_complete_and_even, ()) {
@@ -96,8 +101,8 @@ RC_GTEST_PROP(RoutePlan, counts_and_slots_of_a_chunk_are_those_of_its_tokens, ()
   std::vector<std::uint32_t> counts(static_cast<std::size_t>(g.num_ranks + g.num_experts()), 77);
   std::vector<std::uint32_t> slots(static_cast<std::size_t>(g.wave_tokens * g.num_ranks), 88);
   const int own_rank = *rc::gen::inRange(-1, g.num_ranks);
-  count_chunk(SoloGroup{}, g, wave.ids.data(), chunk, own_rank, counts.data(),
-              [&](std::int64_t token) { return slots.data() + token * g.num_ranks; });
+  RC_ASSERT(count_chunk(SoloGroup{}, g, wave.ids.data(), chunk, own_rank, {.own = counts.data()},
+                        [&](std::int64_t token) { return slots.data() + token * g.num_ranks; }));
   std::vector<std::uint32_t> wanted(counts.size(), 0);
   for (std::int64_t token = chunk.begin; token < chunk.end; ++token) {
     for (int rank = 0; rank < g.num_ranks; ++rank) {

@@ -23,8 +23,7 @@ __device__ void help_combine(const KernelArgs& args, const Call& call, WarpLog l
   const Warp group;
   Combiner<Warp> combiner(call, 0);
   log.restart(args);
-  constexpr unsigned kPauseNs = 200;  // while other blocks stream weights
-  run_actor(args, call, group, Actor::combiner, combiner, log, kPauseNs);
+  run_actor(args, call, group, Actor::combiner, combiner, log, kCombinerPauseNs);
 }
 
 inline constexpr int kFirstLoader = kForemen + kServiceWarps;
