@@ -12,7 +12,7 @@ namespace flashmoe::cuda_backend {
 
 DeviceTrace::DeviceTrace(const RankContext& context, std::size_t capacity)
     : context_(context),
-      num_rows_(context.num_blocks() * context.kernel().trace_rows.total()),
+      num_rows_(context.num_blocks() * context.trace_rows().total()),
       capacity_(static_cast<std::uint32_t>(capacity)),
       records_(context.device(), static_cast<std::size_t>(num_rows_) * capacity * sizeof(TraceRecord)),
       counts_(context.device(), static_cast<std::size_t>(num_rows_) * sizeof(TraceCount)),
@@ -42,7 +42,7 @@ void DeviceTrace::fetch(RankTrace& trace, cudaStream_t stream) const {
     check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
 
-  const TraceRows& rows = context_.kernel().trace_rows;
+  const TraceRows& rows = context_.trace_rows();
   trace.actors.clear();
   for (std::size_t row = 0; row < counts.size(); ++row) {
     if (counts[row].num_records == 0) continue;

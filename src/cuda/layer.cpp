@@ -21,24 +21,12 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
                     hopper::kDecodeRows, options.decode_rows));
   }
   const DeviceGuard guard(device());
-  const KernelEntry kernel = kernel_ = kernel_entry(engine_of(heap_->layout().geometry), dtype);
-  check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kernel.shared_bytes)),
-        "cudaFuncSetAttribute");
-  int blocks_per_sm = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel.function, kernel.threads,
-                                                      kernel.shared_bytes),
-        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  int num_sms = 0;
-  check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device()), "cudaDeviceGetAttribute");
-  const int ranks_here = heap_->num_ranks_beside(rank);
-  num_blocks_ = std::max(options.num_blocks > 0 ? options.num_blocks : num_sms / ranks_here, kernel.fewest_blocks);
-  if (num_blocks_ < 1 || num_blocks_ * ranks_here > blocks_per_sm * num_sms) {
-    throw CudaError(fmt::format("{} blocks of each of {} ranks on GPU {} cannot all be resident ({} multiprocessors hold "
-                                "{} blocks each): use fewer blocks or fewer ranks a GPU",
-                                num_blocks_, ranks_here, device(), num_sms, blocks_per_sm));
-  }
-  local_layout_ = make_local_layout(heap_->layout().geometry, roster_of(num_blocks_, kernel.service_warps));
+  const KernelEntry entry = kernel_entry(engine_of(heap_->layout().geometry), dtype);
+  num_blocks_ = std::max(options.num_blocks > 0 ? options.num_blocks : num_multiprocessors() / heap_->num_ranks_beside(rank),
+                         entry.fewest_blocks);
+  trace_rows_ = entry.trace_rows;
+  kernel(dtype);
+  local_layout_ = make_local_layout(heap_->layout().geometry, roster_of(num_blocks_, entry.service_warps));
   local_ = DeviceMemory(device(), local_layout_.total_bytes);
   state_ = DeviceMemory(device(), sizeof(KernelState));
   last_launch_.create();
@@ -50,6 +38,31 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
 RankContext::~RankContext() {
   const RelaxedCapture relaxed;
   cudaEventSynchronize(last_launch());
+}
+
+int RankContext::num_multiprocessors() const {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device()), "cudaDeviceGetAttribute");
+  return count;
+}
+
+KernelEntry RankContext::kernel(DType dtype) const {
+  const DeviceGuard guard(device());
+  const KernelEntry entry = kernel_entry(engine_of(heap_->layout().geometry), dtype);
+  check(cudaFuncSetAttribute(entry.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(entry.shared_bytes)),
+        "cudaFuncSetAttribute");
+  int blocks_each = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, entry.function, entry.threads, entry.shared_bytes),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  const int num_sms = num_multiprocessors();
+  const int ranks_here = heap_->num_ranks_beside(rank_);
+  if (num_blocks_ < 1 || num_blocks_ * ranks_here > blocks_each * num_sms) {
+    throw CudaError(fmt::format("{} blocks of each of {} ranks on GPU {} cannot all be resident ({} multiprocessors hold "
+                                "{} blocks each): use fewer blocks or fewer ranks a GPU",
+                                num_blocks_, ranks_here, device(), num_sms, blocks_each));
+  }
+  return entry;
 }
 
 KernelArgs RankContext::make_args() const {
@@ -80,7 +93,8 @@ KernelState RankContext::state(cudaStream_t stream) const {
 
 Layer::Layer(std::shared_ptr<RankContext> context, const Problem& problem, const WeightsView& weights,
              std::uint64_t layer_id)
-    : context_(std::move(context)), problem_(problem), weights_(weights), layer_id_(layer_id) {
+    : context_(std::move(context)), problem_(problem), weights_(weights), layer_id_(layer_id),
+      kernel_(context_->kernel(problem.dtype)) {
   const Geometry& geometry = context_->heap().layout().geometry;
   if (engine_of(geometry) == Engine::hopper) {
     maps_ = hopper::make_tensor_maps(problem_, geometry, weights_, context_->intermediate());
@@ -118,14 +132,13 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   if (input.deadline_seconds > 0) args.deadline_ns = static_cast<std::uint64_t>(input.deadline_seconds * 1e9);
 
   const DeviceGuard guard(context_->device());
-  const KernelEntry& kernel = context_->kernel();
   void* parameters[] = {&args, &maps_};  // the portable kernel takes the first alone
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
   const bool eager = capture == cudaStreamCaptureStatusNone;
   if (eager) check(cudaStreamWaitEvent(stream, context_->last_launch(), 0), "cudaStreamWaitEvent");
-  check(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(context_->num_blocks())),
-                         dim3(static_cast<unsigned>(kernel.threads)), parameters, kernel.shared_bytes, stream),
+  check(cudaLaunchKernel(kernel_.function, dim3(static_cast<unsigned>(context_->num_blocks())),
+                         dim3(static_cast<unsigned>(kernel_.threads)), parameters, kernel_.shared_bytes, stream),
         "cudaLaunchKernel");
   if (eager) check(cudaEventRecord(context_->last_launch(), stream), "cudaEventRecord");
 }

@@ -31,7 +31,7 @@ struct LaunchOptions {
 /// What every layer of a rank on one heap shares.
 class RankContext {
  public:
-  /// Throws CudaError when the blocks of all ranks on the GPU cannot be resident at once.
+  /// `dtype`: of its first layer. Throws CudaError when the blocks of all ranks on the GPU cannot be resident at once.
   RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options);
   /// Waits for the last eager launch.
   ~RankContext();
@@ -41,8 +41,11 @@ class RankContext {
   int device() const { return heap_->device(rank_); }
   const LaunchOptions& options() const { return options_; }
   int num_blocks() const { return num_blocks_; }
-  /// Of the engine the heap's geometry was planned for.
-  const KernelEntry& kernel() const { return kernel_; }
+  /// Of the engine the heap's geometry was planned for, for layers of `dtype`: those of equal geometry may differ in it.
+  /// Throws as the constructor.
+  KernelEntry kernel(DType dtype) const;
+  /// Of every kernel of the engine.
+  const TraceRows& trace_rows() const { return trace_rows_; }
   const void* intermediate() const { return local_.as<char>() + local_layout_.intermediate; }
   std::size_t local_bytes() const { return local_layout_.total_bytes; }
   KernelArgs make_args() const;
@@ -57,11 +60,13 @@ class RankContext {
   cudaStream_t own_stream() const { return own_stream_.get(); }
 
  private:
+  int num_multiprocessors() const;
+
   std::shared_ptr<DeviceHeap> heap_;
   int rank_;
   LaunchOptions options_;
-  KernelEntry kernel_{};
   int num_blocks_ = 0;
+  TraceRows trace_rows_{};
   LocalLayout local_layout_;
   DeviceMemory local_;
   DeviceMemory state_;
@@ -102,6 +107,7 @@ class Layer {
   Problem problem_;
   WeightsView weights_;
   std::uint64_t layer_id_;
+  KernelEntry kernel_;
   hopper::TensorMaps maps_{};  ///< Hopper engine
 };
 

@@ -27,6 +27,18 @@ def test_results_are_the_reference_s(dtype, tokens):
         assert torch.equal(flashmoe.fused_moe(x, w13, w2, topk_weights, topk_ids, gate_up_order="gate_up"), y)
 
 
+def test_types_of_equal_size_take_turns_on_one_heap():
+    """Equal layers of bf16 and fp16 have one geometry, and so one heap: each still runs as its own type."""
+    calls = []
+    for dtype in (torch.bfloat16, torch.float16):
+        w13, w2 = batches.weights(dtype)
+        x, *routes = batches.batch(37, dtype)
+        calls.append(((x, w13, w2, *routes), batches.expected(x, w13, w2, *routes)))
+    for _ in range(2):
+        for arguments, expected in calls:
+            batches.assert_right(flashmoe.fused_moe(*arguments, gate_up_order="gate_up"), expected)
+
+
 @pytest.mark.parametrize("activation, gated", [
     ("silu", False), ("gelu", True), ("gelu_tanh", True), ("relu", True), ("relu2", False), ("identity", True)])
 def test_every_activation(activation, gated):
