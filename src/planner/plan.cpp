@@ -18,10 +18,8 @@ constexpr int kSlotBlock = 64;
 constexpr int kTokenBlock = 64;
 
 /// Most tokens of a call in lined form, and most bytes of results that its tokens get back: beyond, lines cost more than
-/// fences. On 2 H200s, with the portable and the Hopper engine (bench/results/bench-2xh200-2026-11-28.json), lined was 5
-/// and 15 % faster than counted with 1 MiB of results (qwen3-30b-a3b, 32 tokens), 2 and 8 % with 2 MiB, 15 and 18 %
-/// slower with 4 MiB; 2 and 5 % faster at 128 tokens whose results are 0.5 MiB (the thesis' shape). Longer calls were
-/// not compared.
+/// fences. 2 H200s, Hopper engine, lined against counted: qwen3-30b-a3b, 32 tokens 220 and 231 us, 64 tokens 242 and 237;
+/// mixtral-8x7b 433 and 440, 458 and 444; llama4-scout 554 and 558, 573 and 559; at 128 tokens counted leads by 7 to 16 %.
 constexpr std::int64_t kLinedTokens = 32;
 constexpr std::int64_t kLinedResultBytes = std::int64_t{2} << 20;
 
