@@ -6,7 +6,7 @@ allowed() {
   case $1 in
     moe_kernel_hopper_*) echo 32 ;;  # between tiles: what the consumers know of their rings
     router_kernel_hopper_* | router_logits_kernel) echo 192 ;;  # the choice of experts, once a tile
-    moe_kernel_tf32) echo 8 ;;    # where a dispatcher's and its combiner's states are made
+    moe_kernel_tf32) echo 8 ;;    # where the actors' states are made: no tile reads it
     moe_kernel_fp64) echo 264 ;;  # the checking engine: not tuned for speed
     *) echo 0 ;;
   esac
