@@ -155,8 +155,7 @@ std::string to_text(const LateSummary& summary) {
   }
   return fmt::format(
       "rank {} was held back {} us; what the others' processors did from their begin until its first tokens came, and "
-      "the "
-      "m-blocks of other rows that they had not begun then (left, at least)\n{}",
+      "the m-blocks of other rows that they had not begun then (left, at least)\n{}",
       summary.late.rank, summary.late.us, table.text());
 }
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "actors/call.hpp"
-#include "actors/combine_row.hpp"
 #include "actors/combine_lines.hpp"
+#include "actors/combine_row.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
 #include "actors/step.hpp"

@@ -25,7 +25,7 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
   num_blocks_ = std::max(options.num_blocks > 0 ? options.num_blocks : num_multiprocessors() / heap_->num_ranks_beside(rank),
                          entry.fewest_blocks);
   trace_rows_ = entry.trace_rows;
-  kernel(dtype);
+  kernel(dtype);  // refuses blocks that cannot all be resident, before memory is taken
   local_layout_ = make_local_layout(heap_->layout().geometry, roster_of(num_blocks_, entry.service_warps));
   local_ = DeviceMemory(device(), local_layout_.total_bytes);
   state_ = DeviceMemory(device(), sizeof(KernelState));

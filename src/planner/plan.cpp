@@ -19,7 +19,8 @@ constexpr int kTokenBlock = 64;
 
 /// Most tokens of a call in lined form, and most bytes of results that its tokens get back: beyond, lines cost more than
 /// fences. 2 H200s, Hopper engine, lined against counted: qwen3-30b-a3b, 32 tokens 220 and 231 us, 64 tokens 242 and 237;
-/// mixtral-8x7b 433 and 440, 458 and 444; llama4-scout 554 and 558, 573 and 559; at 128 tokens counted leads by 7 to 16 %.
+/// mixtral-8x7b 433 and 440, 458 and 444; llama4-scout 554 and 558, 573 and 559; at 128 tokens counted leads by 7 to 16 %
+/// (one run, not recorded).
 constexpr std::int64_t kLinedTokens = 32;
 constexpr std::int64_t kLinedResultBytes = std::int64_t{2} << 20;
 
