@@ -70,7 +70,7 @@ class FLASHMOE_API Group {
   /// collective: it returns on all ranks or throws on all, and every rank names itself in it, no other.
   /// Throws InvalidArgument for arguments out of range or backend cpu, CudaError as require_backend() and for a device
   /// that this process does not see; on all ranks Timeout, naming the ranks that did not come within meeting_seconds,
-  /// and FabricError when one failed or left, two claim one place, or the versions of the library differ.
+  /// and FabricError when one failed or left, two claim one place or one GPU, or the versions of the library differ.
   static Group join(const ProcessRank& place, const GroupOptions& options);
 
   int num_ranks() const;

@@ -56,7 +56,7 @@ class Group:
 
         Creating a layer is collective then. Raises InvalidArgument for arguments out of range, CudaError without a
         usable GPU or CUDA backend; on all ranks Timeout, naming the ranks that did not come, and FabricError when one
-        failed or left, two claim one place, or the versions of the library differ.
+        failed or left, two claim one place or one GPU, or the versions of the library differ.
         """
         options = _options("cuda", deadline_seconds=deadline_seconds, meeting_seconds=meeting_seconds)
         handle = _native.Handle("group_join", str(group_id).encode(), _native.integer("rank", rank),
@@ -70,9 +70,9 @@ class Group:
     def from_torch(cls, process_group: Any = None, *, device: Optional[int] = None, **options: float) -> "Group":
         """join() of the processes of a torch.distributed group; None: the default group.
 
-        device: this process's GPU; None: torch's current one. options: as of join(). torch.distributed must be
-        initialised, with any backend: else InvalidArgument. Raises as join(), and FabricError on a machine where torch
-        sees no GPU.
+        device: this process's GPU; None: torch's current one, which torch.cuda.set_device() chooses. options: as of
+        join(). torch.distributed must be initialised, with any backend: else InvalidArgument. Raises as join(), and
+        FabricError on a machine where torch sees no GPU.
         """
         import torch
         import torch.distributed as distributed

@@ -13,6 +13,7 @@
 #include "core/expert_source.hpp"
 #include "core/heap_layout.hpp"
 #include "fabric/bootstrap.hpp"
+#include "fabric/rank_gpus.hpp"
 #include "flashmoe/call_stats.hpp"
 #include "flashmoe/group.hpp"
 #include "flashmoe/layer.hpp"
@@ -86,6 +87,10 @@ class Backend {
 
   /// The GPU of a rank of this process; -1 on backend cpu.
   virtual int device_of(int rank) const = 0;
+
+  /// What tells that GPU from those of other processes; zeros on backend cpu.
+  virtual fabric::GpuUuid gpu_uuid(int rank) const = 0;
+
   virtual EngineTraits engine_traits(const Problem& problem) const = 0;
 
   /// The experts of a rank of this process, for any number of its layers on any of this backend's heaps; their problems

@@ -87,6 +87,7 @@ class CpuBackend final : public Backend {
 
   std::string engine_name(const Problem&) const override { return "cpu-openblas"; }
   int device_of(int) const override { return -1; }
+  fabric::GpuUuid gpu_uuid(int) const override { return {}; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
   std::shared_ptr<const LoadedExperts> load(int, const Problem&,
                                             std::shared_ptr<const ExpertSource> experts) const override {

@@ -41,6 +41,7 @@ ProcessGroup::ProcessGroup(const ProcessRank& place, const GroupOptions& options
   try {
     backend_ = make();
     compare_versions();
+    compare_gpus();
   } catch (const std::exception& error) {
     meeting_.give_up(error.what());
     throw;
@@ -54,6 +55,11 @@ void ProcessGroup::compare_versions() {
     throw FabricError(fmt::format("group '{}' has flashmoe {} on rank 0 and {} on rank {}: install one version for all ranks",
                                   place_.group_id, text_of(versions[0]), text_of(versions[rank]), rank));
   }
+}
+
+void ProcessGroup::compare_gpus() {
+  const fabric::RankGpu own{.uuid = backend_->gpu_uuid(place_.rank), .device = place_.device};
+  fabric::require_own_gpus(place_.group_id, meeting_.allgather_values(own));
 }
 
 void ProcessGroup::require_rank(int rank) const {

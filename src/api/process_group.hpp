@@ -42,6 +42,7 @@ class ProcessGroup final : public GroupState {
   FoundHeap find_heap(const Geometry& geometry);
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry);
   void compare_versions();
+  void compare_gpus();
 
   ProcessRank place_;
   fabric::Bootstrap meeting_;

@@ -13,6 +13,7 @@
 #include "cuda/kernel_table.hpp"
 #include "cuda/layer.hpp"
 #include "cuda/local_heap.hpp"
+#include "cuda/peer_access.hpp"
 #include "cuda/repeated_launch.hpp"
 #include "cuda/vmm_heap.hpp"
 #include "flashmoe/error.hpp"
@@ -288,6 +289,7 @@ class CudaBackend final : public Backend {
       : engine_(options.engine), first_device_(options.first_device), device_(device) {}
 
   int device_of(int rank) const override { return device_ ? *device_ : (first_device_ + rank) % count_devices(); }
+  fabric::GpuUuid gpu_uuid(int rank) const override { return cuda_backend::uuid_of(device_of(rank)); }
   std::string engine_name(const Problem& problem) const override {
     return fmt::format("cuda-{}", to_string(cuda_backend::choose_engine(problem, engine_)));
   }

@@ -25,13 +25,20 @@ void require_peer_access(int device, int peer) {
   }
 }
 
-int find_device(const char* uuid) {
+fabric::GpuUuid uuid_of(int device) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  fabric::GpuUuid uuid;
+  static_assert(sizeof(uuid) == sizeof(properties.uuid.bytes));
+  std::memcpy(uuid.data(), properties.uuid.bytes, sizeof(uuid));
+  return uuid;
+}
+
+int find_device(const fabric::GpuUuid& uuid) {
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    if (std::memcmp(properties.uuid.bytes, uuid, sizeof(properties.uuid.bytes)) == 0) return device;
+    if (uuid_of(device) == uuid) return device;
   }
   return -1;
 }

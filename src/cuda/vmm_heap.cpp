@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -38,11 +37,10 @@ VmmHeap::VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::B
       check(cudaFree(nullptr), "cudaFree");  // the driver's own functions want a context
       return VmmMemory::rounded_bytes(device_, layout_.total_bytes);
     });
-    cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, device_), "cudaGetDeviceProperties");
-    Card card{.gpu = {}, .heap_bytes = layout_.total_bytes, .mapped_bytes = mapped_bytes, .generation = next_generation()};
-    std::memcpy(card.gpu, properties.uuid.bytes, sizeof(card.gpu));
-    const std::vector<Card> cards = meeting_->allgather_values(card);
+    const std::vector<Card> cards = meeting_->allgather_values(Card{.gpu = uuid_of(device_),
+                                                                    .heap_bytes = layout_.total_bytes,
+                                                                    .mapped_bytes = mapped_bytes,
+                                                                    .generation = next_generation()});
     compare(cards);
     for (const Card& peer : cards) {
       // A GPU that is hidden from this process cannot be asked about; mapping its memory fails if it cannot be reached.
@@ -63,12 +61,6 @@ void VmmHeap::compare(const std::vector<Card>& cards) const {
     if (cards[rank].heap_bytes != cards[0].heap_bytes) {
       throw FabricError(fmt::format("the heap of group '{}' has {} bytes on rank 0 and {} on rank {}: build the same layer on "
                                     "all ranks", meeting_->group_id(), cards[0].heap_bytes, cards[rank].heap_bytes, rank));
-    }
-    for (std::size_t other = 0; other < rank; ++other) {
-      if (std::memcmp(cards[other].gpu, cards[rank].gpu, sizeof(Card::gpu)) != 0) continue;
-      throw FabricError(fmt::format("ranks {} and {} of group '{}' run on one GPU, where kernels of two processes do not run "
-                                    "at once: give every process a GPU of its own, or run the ranks as threads of one process",
-                                    other, rank, meeting_->group_id()));
     }
   }
 }

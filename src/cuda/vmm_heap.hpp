@@ -7,6 +7,7 @@
 #include "cuda/device_heap.hpp"
 #include "cuda/vmm_memory.hpp"
 #include "fabric/bootstrap.hpp"
+#include "fabric/rank_gpus.hpp"
 
 namespace flashmoe::cuda_backend {
 
@@ -15,9 +16,9 @@ class VmmHeap final : public DeviceHeap {
  public:
   /// Collective: returns, on all ranks or none, when every heap is zeroed and mapped by everybody. `meeting`: all ranks
   /// of the geometry, for this heap alone. What one rank cannot do is told to all.
-  /// Throws CudaError (memory, driver) and FabricError: a GPU that two ranks share (kernels of two processes do not run
-  /// at once on one GPU, so they would wait for each other until the deadline; MPS promises no residency either), ranks
-  /// with other geometries, GPUs as require_peer_access() where this process sees both, and what Bootstrap throws.
+  /// The ranks' GPUs are as fabric::require_own_gpus() wants them.
+  /// Throws CudaError (memory, driver) and FabricError: ranks with other geometries, GPUs as require_peer_access() where
+  /// this process sees both, and what Bootstrap throws.
   VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::Bootstrap> meeting);
 
   /// Waits for this process's kernels, then up to kLeaveSeconds for the other ranks to go too or to have died. Whoever
@@ -32,7 +33,7 @@ class VmmHeap final : public DeviceHeap {
  private:
   /// What the ranks tell each other before they share anything.
   struct Card {
-    char gpu[16];               // its UUID
+    fabric::GpuUuid gpu;
     std::uint64_t heap_bytes;   // of the layout
     std::uint64_t mapped_bytes;
     std::uint64_t generation;   // that of rank 0 counts

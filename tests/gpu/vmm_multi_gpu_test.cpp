@@ -281,15 +281,6 @@ TEST_F(VmmTest, heaps_go_in_any_order_and_memory_stays_with_its_last_user) {
   EXPECT_THAT(processes_.finish_all(), Each(std::string("right")));
 }
 
-TEST_F(VmmTest, two_processes_on_one_gpu_are_refused) {
-  start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
-    const Problem problem = problem_of(num_ranks, WireForm::automatic);
-    VmmRank end(group, rank, rank == 1 ? 0 : rank, problem, DenseExperts(problem, 3), 10.0);
-    return std::string("made");
-  });
-  EXPECT_THAT(processes_.finish_all(), Each(HasSubstr("FabricError: ranks 0 and 1 of group")));
-}
-
 TEST_F(VmmTest, ranks_that_build_different_layers_are_told) {
   start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
     Problem problem = problem_of(num_ranks, WireForm::automatic);

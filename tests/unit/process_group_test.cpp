@@ -26,6 +26,7 @@ using ::testing::StartsWith;
 struct Script {
   bool layer_fails = false;
   bool heap_dies = false;
+  char gpu = 0;
   std::uint64_t last_layer_id = 0;
   int num_heaps = 0;
 };
@@ -56,6 +57,7 @@ class FakeBackend final : public Backend {
   explicit FakeBackend(Script& script) : script_(script) {}
   std::string engine_name(const Problem&) const override { return "none"; }
   int device_of(int rank) const override { return rank; }
+  fabric::GpuUuid gpu_uuid(int) const override { return {script_.gpu}; }
   EngineTraits engine_traits(const Problem&) const override { return cpu::engine_traits(); }
   std::shared_ptr<const LoadedExperts> load(int, const Problem&, std::shared_ptr<const ExpertSource>) const override {
     return nullptr;
@@ -79,6 +81,7 @@ Problem problem_of(int hidden) {
 struct RankEnd {
   RankEnd(const std::string& group_id, int rank, double meeting_seconds = 30)
       : rank(rank),
+        script{.gpu = static_cast<char>(rank)},
         group({.group_id = group_id, .rank = rank, .num_ranks = kNumRanks, .device = rank},
               {.backend = BackendKind::cuda, .meeting_seconds = meeting_seconds},
               [this] { return std::make_unique<FakeBackend>(script); }) {}
@@ -198,6 +201,20 @@ TEST_F(ProcessGroupTest, a_rank_without_its_device_ends_the_group_for_all) {
     EXPECT_THAT(said[static_cast<std::size_t>(rank)],
                 AllOf(StartsWith("FabricError: rank 1 (process "), HasSubstr("gave up: device (1) must be in 0..0")));
   }
+}
+
+TEST_F(ProcessGroupTest, GROUP4_ranks_that_chose_one_gpu_are_named_on_all) {
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    processes_.start([=, group = group_](const Processes::Say&) {
+      Script script{.gpu = static_cast<char>(rank == 1 ? 1 : 0)};
+      const ProcessGroup joined({.group_id = group, .rank = rank, .num_ranks = kNumRanks, .device = rank},
+                                {.backend = BackendKind::cuda}, [&] { return std::make_unique<FakeBackend>(script); });
+      return std::string("joined");
+    });
+  }
+  EXPECT_THAT(processes_.finish_all(),
+              Each(StartsWith(fmt::format("FabricError: ranks 0 and 2 of group '{}' have chosen one GPU (device 0 of ",
+                                          group_))));
 }
 
 TEST_F(ProcessGroupTest, the_version_that_differs_is_named) {

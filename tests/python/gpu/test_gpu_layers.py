@@ -261,3 +261,21 @@ def test_tensors_of_the_second_gpu():
     assert layer.info.device == 1
     with pytest.raises(flashmoe.InvalidArgument, match="x is on cuda:0, wanted cuda:1"):
         layer.forward(batches.batch(40)[0], *routes)
+
+
+@pytest.mark.multi_gpu
+def test_memory_is_taken_on_the_gpu_of_the_tensors_alone():  # GROUP3
+    w13, w2 = (tensor.to("cuda:1") for tensor in batches.weights())
+    x, *routes = (tensor.to("cuda:1") for tensor in batches.batch(40))
+    free = [torch.cuda.mem_get_info(gpu)[0] for gpu in range(2)]
+    assert torch.cuda.current_device() == 0
+    layer = flashmoe.Layer(problem(1 << 16, wave_tokens=1 << 15), w13, w2)
+    router = flashmoe.Router(EXPERTS, TOP_K, weight=torch.randn(EXPERTS, HIDDEN, device="cuda:1"))
+    layer.forward(x, *routes)
+    router.route(x.float())
+    flashmoe.fused_moe(x, w13, w2, *routes, gate_up_order="gate_up")
+    torch.cuda.synchronize(1)
+    assert torch.cuda.current_device() == 0
+    taken = [before - torch.cuda.mem_get_info(gpu)[0] for gpu, before in enumerate(free)]
+    assert layer.info.heap_bytes >= 64 << 20
+    assert taken[1] >= layer.info.heap_bytes and taken[0] <= 4 << 20, taken

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 import torch
+import torch.distributed as distributed
 
 import flashmoe
 
@@ -36,6 +37,20 @@ def test_ranks_without_gpus_are_told(run_python, group):  # INIT8, GROUP
         for result in pool.map(rank, range(2)):
             assert result.returncode == 0, result.stderr
             assert result.stdout.startswith("FabricError the 2 processes"), result.stdout
+
+
+@pytest.mark.parametrize("given, wanted", [(None, 1), (3, 3)])
+def test_a_rank_takes_the_gpu_that_torch_has_chosen(monkeypatch, given, wanted):  # GROUP4
+    joined = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(flashmoe.Group, "join", lambda *place, **options: joined.append(place[1:]))
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        flashmoe.Group.from_torch(device=given)
+    finally:
+        distributed.destroy_process_group()
+    assert joined == [(0, 1, wanted)]
 
 
 def test_a_group_of_torch_needs_its_initialisation(is_one_sentence):
