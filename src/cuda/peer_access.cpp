@@ -1,28 +1,19 @@
 #include "cuda/peer_access.hpp"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "cuda/check.hpp"
-#include "flashmoe/error.hpp"
 
 namespace flashmoe::cuda_backend {
 
-void require_peer_access(int device, int peer) {
-  if (device == peer) return;
+fabric::PeerLink ask_driver(int device, int peer) {
   int reachable = 0;
   check(cudaDeviceCanAccessPeer(&reachable, device, peer), "cudaDeviceCanAccessPeer");
-  if (reachable == 0) {
-    throw FabricError(fmt::format("GPU {} cannot reach the memory of GPU {}: use GPUs joined by NVLink (nvidia-smi topo -m "
-                                  "shows which)", device, peer));
-  }
+  if (reachable == 0) return fabric::PeerLink::none;
   int atomic = 0;
-  check(cudaDeviceGetP2PAttribute(&atomic, cudaDevP2PAttrNativeAtomicSupported, device, peer), "cudaDeviceGetP2PAttribute");
-  if (atomic == 0) {
-    throw FabricError(fmt::format("GPU {} reaches the memory of GPU {}, but cannot add to it atomically: use GPUs joined by "
-                                  "NVLink (nvidia-smi topo -m shows which)", device, peer));
-  }
+  check(cudaDeviceGetP2PAttribute(&atomic, cudaDevP2PAttrNativeAtomicSupported, device, peer),
+        "cudaDeviceGetP2PAttribute");
+  return atomic == 0 ? fabric::PeerLink::without_atomics : fabric::PeerLink::full;
 }
 
 fabric::GpuUuid uuid_of(int device) {

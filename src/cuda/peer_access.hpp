@@ -1,13 +1,12 @@
-// What the protocol asks of two GPUs that share heaps.
+// What the driver says of this process's GPUs.
 #pragma once
 
 #include "fabric/rank_gpus.hpp"
 
 namespace flashmoe::cuda_backend {
 
-/// Throws FabricError unless GPU `device` can load and store the memory of GPU `peer` and add to it atomically, as signals
-/// do. By this process's numbering; a GPU and itself are fine.
-void require_peer_access(int device, int peer);
+/// The link of two GPUs, by this process's numbering, as the driver knows it.
+fabric::PeerLink ask_driver(int device, int peer);
 
 fabric::GpuUuid uuid_of(int device);
 

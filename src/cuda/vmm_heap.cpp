@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cuda/check.hpp"
-#include "cuda/peer_access.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe::cuda_backend {
@@ -25,7 +24,8 @@ auto at_step(int rank, const std::string& step, const Function& function) {
 
 }  // namespace
 
-VmmHeap::VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::Bootstrap> meeting)
+VmmHeap::VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::Bootstrap> meeting,
+                 const fabric::AskPeerLink& ask)
     : DeviceHeap(geometry), device_(device), meeting_(std::move(meeting)) {
   try {
     if (meeting_->num_ranks() != geometry.num_ranks) {
@@ -37,15 +37,13 @@ VmmHeap::VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::B
       check(cudaFree(nullptr), "cudaFree");  // the driver's own functions want a context
       return VmmMemory::rounded_bytes(device_, layout_.total_bytes);
     });
-    const std::vector<Card> cards = meeting_->allgather_values(Card{.gpu = uuid_of(device_),
-                                                                    .heap_bytes = layout_.total_bytes,
-                                                                    .mapped_bytes = mapped_bytes,
-                                                                    .generation = next_generation()});
+    const Card own{.gpu = {.uuid = uuid_of(device_), .device = device_},
+                   .heap_bytes = layout_.total_bytes,
+                   .mapped_bytes = mapped_bytes,
+                   .generation = next_generation()};
+    const std::vector<Card> cards = meeting_->allgather_values(own);
     compare(cards);
-    for (const Card& peer : cards) {
-      // A GPU that is hidden from this process cannot be asked about; mapping its memory fails if it cannot be reached.
-      if (const int visible = find_device(peer.gpu); visible >= 0) require_peer_access(device_, visible);
-    }
+    require_peer_access(cards, ask);
     share(cards);
     generation_ = static_cast<std::uint16_t>(cards[0].generation);
     meeting_->barrier();  // nobody stores before all are zeroed and mapped
@@ -63,6 +61,16 @@ void VmmHeap::compare(const std::vector<Card>& cards) const {
                                     "all ranks", meeting_->group_id(), cards[0].heap_bytes, cards[rank].heap_bytes, rank));
     }
   }
+}
+
+void VmmHeap::require_peer_access(const std::vector<Card>& cards, const fabric::AskPeerLink& ask) {
+  std::vector<int> devices;
+  std::vector<int> seen;
+  for (const Card& card : cards) {
+    devices.push_back(card.gpu.device);
+    seen.push_back(find_device(card.gpu.uuid));
+  }
+  fabric::compare_peer_links(*meeting_, devices, seen, ask);
 }
 
 void VmmHeap::share(const std::vector<Card>& cards) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/device_heap.hpp"
+#include "cuda/peer_access.hpp"
 #include "cuda/vmm_memory.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/rank_gpus.hpp"
@@ -17,9 +18,10 @@ class VmmHeap final : public DeviceHeap {
   /// Collective: returns, on all ranks or none, when every heap is zeroed and mapped by everybody. `meeting`: all ranks
   /// of the geometry, for this heap alone. What one rank cannot do is told to all.
   /// The ranks' GPUs are as fabric::require_own_gpus() wants them.
-  /// Throws CudaError (memory, driver) and FabricError: ranks with other geometries, GPUs as require_peer_access() where
-  /// this process sees both, and what Bootstrap throws.
-  VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::Bootstrap> meeting);
+  /// Throws CudaError (memory, driver) and FabricError: ranks with other geometries, GPUs as
+  /// fabric::require_peer_links(), which goes by what `ask` says to each rank, and what Bootstrap throws.
+  VmmHeap(const Geometry& geometry, int device, std::unique_ptr<fabric::Bootstrap> meeting,
+          const fabric::AskPeerLink& ask = ask_driver);
 
   /// Waits for this process's kernels, then up to kLeaveSeconds for the other ranks to go too or to have died. Whoever
   /// stays longer keeps the memory that it maps.
@@ -33,12 +35,13 @@ class VmmHeap final : public DeviceHeap {
  private:
   /// What the ranks tell each other before they share anything.
   struct Card {
-    fabric::GpuUuid gpu;
+    fabric::RankGpu gpu;
     std::uint64_t heap_bytes;   // of the layout
     std::uint64_t mapped_bytes;
     std::uint64_t generation;   // that of rank 0 counts
   };
   void compare(const std::vector<Card>& cards) const;
+  void require_peer_access(const std::vector<Card>& cards, const fabric::AskPeerLink& ask);
   void share(const std::vector<Card>& cards);
 
   int device_;

@@ -291,6 +291,21 @@ TEST_F(VmmTest, ranks_that_build_different_layers_are_told) {
   EXPECT_THAT(processes_.finish_all(), Each(AllOf(HasSubstr("FabricError: the heap of group"), HasSubstr("on rank 1"))));
 }
 
+TEST_F(VmmTest, INIT4_gpus_that_cannot_reach_each_other_are_told_to_all) {
+  start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
+    const Problem problem = problem_of(num_ranks, WireForm::automatic);
+    const auto ask = [](int device, int peer) {
+      return device == 1 && peer == 0 ? fabric::PeerLink::none : cuda_backend::ask_driver(device, peer);
+    };
+    auto meeting = std::make_unique<fabric::Bootstrap>(group, rank, num_ranks, VmmRank::kMeetingSeconds);
+    const cuda_backend::VmmHeap heap(plan_geometry(problem, cuda_backend::engine_traits(problem)), rank,
+                                     std::move(meeting), ask);
+    return std::string("made");
+  });
+  EXPECT_THAT(processes_.finish_all(),
+              Each(HasSubstr("FabricError: GPUs 0 and 1 (ranks 0 and 1) cannot reach each other's memory")));
+}
+
 TEST_F(VmmTest, a_rank_without_memory_ends_the_building_for_all) {
   start_all([=, num_ranks = num_ranks_, group = group_](int rank, const Processes::Say&) {
     const Problem problem = problem_of(num_ranks, WireForm::automatic);
