@@ -6,7 +6,7 @@ from typing import Optional
 import torch
 
 from . import layer as layers
-from . import torch_ops
+from . import torch_arguments, torch_ops
 from .errors import InvalidArgument
 from .group import Group, rank_in
 
@@ -44,7 +44,7 @@ class LayerModule(torch.nn.Module):
                 with torch.inference_mode(False):
                     setattr(self, name, torch.nn.Parameter(bias.detach().float(), requires_grad=bias.requires_grad))
         weights = [getattr(self, name) for name in self.weight_names]
-        dtype = torch_ops.layer_dtype(weights[0].dtype, self.group.backend, f"dtype of {self.weight_names[0]}")
+        dtype = torch_arguments.layer_dtype(weights[0].dtype, self.group.backend, f"dtype of {self.weight_names[0]}")
         problem = dataclasses.replace(self._problem, dtype=dtype, top_k=top_k)
         layers.weight_views(problem, self.group.backend, *weights, names=self.weight_names)  # by their names here
         biases = dict(zip(("up_bias", "down_bias"), weights[2:]))
@@ -56,7 +56,7 @@ class LayerModule(torch.nn.Module):
         assert self._layer is not None
         for name, pointer in zip(self.weight_names, self._layer.weights_at()):
             parameter = getattr(self, name)
-            torch_ops.refuse_transforms(parameter)
+            torch_arguments.refuse_transforms(parameter)
             if parameter.data_ptr() != pointer:
                 raise InvalidArgument(f"{name} is not where it was at the first forward(), and the ranks' layer reads "
                                       "it there: change its values in place, or make a new module on every rank")

@@ -7,7 +7,7 @@ from typing import Any, Optional
 import torch
 
 from . import layer as layers
-from . import _native, routing, torch_ops
+from . import _native, routing, torch_arguments, torch_ops
 from .errors import InvalidArgument
 from .group import Group
 from .layer_module import LayerModule
@@ -63,7 +63,7 @@ class MoE(LayerModule):
         num_ranks, backend = (1, "cpu") if group is None else (group.num_ranks, group.backend)
         self._problem = layers.Problem(
             hidden=hidden, intermediate=intermediate, num_experts=num_experts, top_k=top_k, max_tokens=max_tokens or 1,
-            dtype=torch_ops.layer_dtype(dtype, backend, "dtype"), num_ranks=num_ranks, activation=activation,
+            dtype=torch_arguments.layer_dtype(dtype, backend, "dtype"), num_ranks=num_ranks, activation=activation,
             gated=gated, up_bias=expert_bias, down_bias=expert_bias, weight_on_input=apply_router_weight_on_input,
             swiglu_alpha=swiglu_alpha, swiglu_limit=swiglu_limit)
         self._problem.validate()
@@ -93,7 +93,7 @@ class MoE(LayerModule):
         """What the experts compute, in the type that they have now."""
         backend = "cpu" if self.group is None else self.group.backend
         return dataclasses.replace(
-            self._problem, dtype=torch_ops.layer_dtype(self.w13.dtype, backend, "dtype of w13"))
+            self._problem, dtype=torch_arguments.layer_dtype(self.w13.dtype, backend, "dtype of w13"))
 
     def _add(self, name: str, shape: tuple[int, ...], device, dtype: torch.dtype, there: bool = True) -> None:
         tensor = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if there else None
@@ -124,14 +124,14 @@ class MoE(LayerModule):
         they may be. With a group the call is collective: every rank calls. Raises as fused_moe() and Layer.forward().
         """
         problem = self._problem
-        torch_ops.require_torch(hidden_states, "hidden_states")
+        torch_arguments.require_torch(hidden_states, "hidden_states")
         if hidden_states.dim() == 0 or hidden_states.shape[-1] != problem.hidden:
             raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [..., "
                                   f"{problem.hidden}]")
         tokens = hidden_states.reshape(-1, problem.hidden).contiguous()
         if topk_weights is not None and topk_ids is not None:
             for name, given in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
-                torch_ops.require_torch(given, name)
+                torch_arguments.require_torch(given, name)
                 if given.shape not in ((*hidden_states.shape[:-1], problem.top_k), (tokens.shape[0], problem.top_k)):
                     raise InvalidArgument(
                         f"{name} has shape {list(given.shape)}, wanted "

@@ -1,39 +1,15 @@
 """Torch operators of the library, with fake implementations: they work under torch.compile, and run forward only."""
 
 import weakref
-from typing import Any, Literal, Optional, Protocol, cast
+from typing import Optional, Protocol, cast
 
 import torch
 
 from . import layer as layers
 from . import _native, routing, tensors
-from .errors import ForwardOnly, InvalidArgument, InvalidDType
+from . import torch_arguments as arguments
+from .errors import InvalidArgument, InvalidDType
 from .layer_pool import LayerPool
-
-GateUpOrder = Literal["gate_up", "up_gate", "interleaved"]
-
-DTYPES: dict[torch.dtype, layers.DType] = {
-    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
-}
-
-def layer_dtype(dtype: torch.dtype, backend: str, name: str) -> layers.DType:
-    """A layer's type for tensors of a torch type. fp32 on a GPU runs as tf32, where torch's own products may.
-
-    Raises InvalidDType for another type, and for fp32 on a GPU while torch's products are exact.
-    """
-    if dtype not in DTYPES:
-        raise InvalidDType(f"{name} is {dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
-    if dtype != torch.float32 or backend == "cpu":
-        return DTYPES[dtype]
-    if torch.get_float32_matmul_precision() == "highest":
-        raise InvalidDType("fp32 on a GPU is computed as tf32, which torch's precision (highest) rules out: call "
-                           'torch.set_float32_matmul_precision("high"), or convert to bf16, fp16 or fp64')
-    return "tf32"
-
-
-_INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32}
-_GATE_UP_ORDERS = ("gate_up", "up_gate", "interleaved")
-_MOST_TOP_K = 32
 
 _pool = LayerPool()
 _layers: "weakref.WeakValueDictionary[int, layers.Layer]" = weakref.WeakValueDictionary()
@@ -54,7 +30,7 @@ def fused_moe(
     topk_weights: torch.Tensor,
     topk_ids: torch.Tensor,
     *,
-    gate_up_order: Optional[GateUpOrder],
+    gate_up_order: Optional[arguments.GateUpOrder],
     activation: layers.Activation = "silu",
     expert_map: Optional[torch.Tensor] = None,
     apply_router_weight_on_input: bool = False,
@@ -90,26 +66,26 @@ def fused_moe(
     ForwardOnly when a gradient is asked for. On a GPU ids out of range leave the result undefined and are raised by the
     next call of that problem.
     """
-    gated = _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order)
-    _check_routes(hidden_states, topk_weights, topk_ids)
-    refuse_transforms(hidden_states, w13, w2, topk_weights, w13_bias, w2_bias)
+    gated = arguments.check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order)
+    arguments.check_routes(hidden_states, topk_weights, topk_ids)
+    arguments.refuse_transforms(hidden_states, w13, w2, topk_weights, w13_bias, w2_bias)
     if gate_up_order in ("up_gate", "interleaved"):
         w13 = gate_first(w13, gate_up_order)
         w13_bias = None if w13_bias is None else gate_first(w13_bias, gate_up_order)
-    ids = _int32_ids("topk_ids", topk_ids)
+    ids = arguments.int32_ids("topk_ids", topk_ids)
     if expert_map is not None:
-        require_torch(expert_map, "expert_map")
+        arguments.require_torch(expert_map, "expert_map")
         if expert_map.device != hidden_states.device:
             raise InvalidArgument(f"expert_map is on {expert_map.device}, wanted {hidden_states.device} as "
                                   "hidden_states: move one")
-        ids = _local_ids(ids, _int32_ids("expert_map", expert_map))
+        ids = arguments.local_ids(ids, arguments.int32_ids("expert_map", expert_map))
     return torch.ops.flashmoe.fused_moe(
-        hidden_states, w13, w2, _fp32("topk_weights", topk_weights), ids,
-        None if w13_bias is None else _fp32("w13_bias", w13_bias),
-        None if w2_bias is None else _fp32("w2_bias", w2_bias),
-        _one_of(_native.ACTIVATIONS, "activation", activation), gated,
-        _flag("apply_router_weight_on_input", apply_router_weight_on_input), _real("swiglu_alpha", swiglu_alpha),
-        _real("swiglu_limit", swiglu_limit))
+        hidden_states, w13, w2, arguments.fp32("topk_weights", topk_weights), ids,
+        None if w13_bias is None else arguments.fp32("w13_bias", w13_bias),
+        None if w2_bias is None else arguments.fp32("w2_bias", w2_bias),
+        arguments.one_of(_native.ACTIVATIONS, "activation", activation), gated,
+        arguments.flag("apply_router_weight_on_input", apply_router_weight_on_input),
+        arguments.real("swiglu_alpha", swiglu_alpha), arguments.real("swiglu_limit", swiglu_limit))
 
 
 def release_memory() -> None:
@@ -120,7 +96,7 @@ def release_memory() -> None:
     _pool.clear()
 
 
-def gate_first(tensor: torch.Tensor, order: GateUpOrder) -> torch.Tensor:
+def gate_first(tensor: torch.Tensor, order: arguments.GateUpOrder) -> torch.Tensor:
     """Rows (dimension 1) of gate and up in the order "gate_up"; a copy unless they are so already."""
     if order == "gate_up":
         return tensor
@@ -135,12 +111,14 @@ def route_logits(logits: torch.Tensor, top_k: int, *, function: str, renormalize
                  num_groups: int, topk_groups: int, jitter_epsilon: float,
                  selection_bias: Optional[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """routing.route() of torch tensors."""
-    refuse_transforms(logits)
+    arguments.refuse_transforms(logits)
     if logits.dim() != 2:
         raise InvalidArgument(f"logits has shape {list(logits.shape)}, wanted [num_tokens, num_experts]")
     return torch.ops.flashmoe.route_logits(
-        _fp32("logits", logits), None if selection_bias is None else _fp32("selection_bias", selection_bias),
-        *_router_settings(top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
+        arguments.fp32("logits", logits),
+        None if selection_bias is None else arguments.fp32("selection_bias", selection_bias),
+        *arguments.router_settings(
+            top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
 
 
 def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias: Optional[torch.Tensor] = None,
@@ -149,21 +127,22 @@ def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias
           jitter_epsilon: float = 0.01) -> tuple[torch.Tensor, torch.Tensor]:
     """Router.route() of hidden states [num_tokens, hidden], as an operator. On a GPU, where x and weight have different
     types, both are converted to the wider one. Biases are used as fp32."""
-    require_torch(hidden_states, "hidden_states")
+    arguments.require_torch(hidden_states, "hidden_states")
     if hidden_states.dim() != 2 or hidden_states.shape[1] != weight.shape[1]:
         raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, "
                               f"{weight.shape[1]}] as the router's weight")
-    if hidden_states.dtype not in DTYPES:
+    if hidden_states.dtype not in arguments.DTYPES:
         raise InvalidDType(f"hidden_states is {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
     if weight.device != hidden_states.device:
         raise InvalidArgument(f"hidden_states is on {hidden_states.device}, wanted {weight.device} as the router's "
                               "weight: move one")
-    refuse_transforms(hidden_states, weight)
-    bias = None if bias is None else _fp32("bias", bias)
-    selection_bias = None if selection_bias is None else _fp32("selection_bias", selection_bias)
+    arguments.refuse_transforms(hidden_states, weight)
+    bias = None if bias is None else arguments.fp32("bias", bias)
+    selection_bias = None if selection_bias is None else arguments.fp32("selection_bias", selection_bias)
     return torch.ops.flashmoe.route(
         hidden_states, weight, bias, selection_bias,
-        *_router_settings(top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
+        *arguments.router_settings(
+            top_k, function, renormalize, scaling_factor, num_groups, topk_groups, jitter_epsilon))
 
 
 def register_layer(layer: layers.Layer, owner: Optional[LayerOwner] = None) -> torch.Tensor:
@@ -181,150 +160,10 @@ def register_layer(layer: layers.Layer, owner: Optional[LayerOwner] = None) -> t
 def run_layer(number: torch.Tensor, hidden_states: torch.Tensor, topk_weights: torch.Tensor,
               topk_ids: torch.Tensor) -> torch.Tensor:
     """Layer.forward() as an operator. Raises what the layer's owner raises, too."""
-    refuse_transforms(hidden_states, topk_weights)
+    arguments.refuse_transforms(hidden_states, topk_weights)
     return torch.ops.flashmoe.layer_forward(
-        hidden_states, _fp32("topk_weights", topk_weights), _int32_ids("topk_ids", topk_ids), number)
-
-
-# ---- What the arguments must be ----
-
-
-def _check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> bool:
-    """Whether the experts are gated."""
-    for name, tensor, dims in (("hidden_states", hidden_states, 2), ("w13", w13, 3), ("w2", w2, 3)):
-        require_torch(tensor, name)
-        if tensor.dim() != dims:
-            raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted {dims} dimensions")
-        if tensor.device != hidden_states.device:
-            raise InvalidArgument(f"{name} is on {tensor.device}, wanted {hidden_states.device} as hidden_states: "
-                                  "move one")
-        if tensor.dtype != hidden_states.dtype:
-            raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted {hidden_states.dtype} as hidden_states: "
-                               "convert one")
-    experts, columns, hidden = w13.shape
-    intermediate = w2.shape[2]
-    if w2.shape[:2] != (experts, hidden) or columns not in (intermediate, 2 * intermediate):
-        raise InvalidArgument(
-            f"w13 {list(w13.shape)} and w2 {list(w2.shape)} do not go together: wanted [E, 2 * I, H] (not gated: "
-            "[E, I, H]) and [E, H, I]")
-    if hidden_states.shape[1] != hidden:
-        raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, {hidden}] as "
-                              "w13 has")
-    for name, bias, size in (("w13_bias", w13_bias, columns), ("w2_bias", w2_bias, hidden)):
-        if bias is None:
-            continue
-        require_torch(bias, name)
-        if bias.device != hidden_states.device:
-            raise InvalidArgument(f"{name} is on {bias.device}, wanted {hidden_states.device} as hidden_states: "
-                                  "move one")
-        if bias.shape != (experts, size):
-            raise InvalidArgument(f"{name} has shape {list(bias.shape)}, wanted [{experts}, {size}]")
-    gated = columns == 2 * intermediate
-    if gated and gate_up_order not in _GATE_UP_ORDERS:
-        raise InvalidArgument(f"gate_up_order ({gate_up_order!r}) must be one of {', '.join(_GATE_UP_ORDERS)}: "
-                              "say how w13 was packed")
-    if not gated and gate_up_order is not None:
-        raise InvalidArgument(f"gate_up_order ({gate_up_order!r}) must be None for experts that are not gated: w13 "
-                              f"{list(w13.shape)} has one row for each of w2's columns")
-    return gated
-
-
-def require_torch(tensor: Any, name: str) -> None:
-    """Raises InvalidDType for what is no torch tensor."""
-    if not isinstance(tensor, torch.Tensor):
-        raise InvalidDType(f"{name} must be a torch tensor, but is a {type(tensor).__name__}")
-
-
-def _one_of(names: tuple[str, ...], what: str, name: Any) -> str:
-    return names[_native.number_of(names, what, name)]
-
-
-def _whole(name: str, value: Any) -> int:
-    return value if isinstance(value, int) else _native.integer(name, value)
-
-
-def _real(name: str, value: Any) -> float:
-    if isinstance(value, str) or not hasattr(value, "__float__"):
-        raise InvalidDType(f"{name} ({value!r}) must be a number")
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if value not in (True, False):
-        raise InvalidDType(f"{name} ({value!r}) must be True or False")
-    return bool(value)
-
-
-def _router_settings(top_k: Any, function: Any, renormalize: Any, scaling_factor: Any, num_groups: Any,
-                     topk_groups: Any, jitter_epsilon: Any) -> tuple[Any, ...]:
-    """As the operators take them. Raises InvalidArgument (InvalidDType) for what no router takes."""
-    return (_whole("top_k", top_k), _one_of(_native.ROUTER_FUNCTIONS, "function", function),
-            _flag("renormalize", renormalize), _real("scaling_factor", scaling_factor),
-            _whole("num_groups", num_groups), _whole("topk_groups", topk_groups),
-            _real("jitter_epsilon", jitter_epsilon))
-
-
-def refuse_transforms(*given: Optional[torch.Tensor]) -> None:
-    """Raises ForwardOnly inside of torch.func's grad(), jvp() and the like."""
-    if torch.compiler.is_compiling():
-        return
-    if any(tensor is not None and torch._C._functorch.is_gradtrackingtensor(tensor) for tensor in given):
-        _no_backward()
-
-
-def _check_routes(hidden_states, topk_weights, topk_ids) -> None:
-    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
-        require_torch(tensor, name)
-    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
-        if tensor.device != hidden_states.device:
-            raise InvalidArgument(f"{name} is on {tensor.device}, wanted {hidden_states.device} as hidden_states: "
-                                  "move one")
-        if tensor.dim() != 2 or tensor.shape[0] != hidden_states.shape[0]:
-            raise InvalidArgument(f"{name} has shape {list(tensor.shape)}, wanted [{hidden_states.shape[0]}, top_k]")
-    if topk_weights.shape != topk_ids.shape:
-        raise InvalidArgument(f"topk_ids has shape {list(topk_ids.shape)}, wanted {list(topk_weights.shape)} as "
-                              "topk_weights")
-
-
-def _fp32(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.is_floating_point():
-        raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted a floating-point type: convert it")
-    return tensor.to(torch.float32).contiguous()
-
-
-def _int32_ids(name: str, ids: torch.Tensor) -> torch.Tensor:
-    """Row-major int32; values that do not fit stay out of range."""
-    if ids.dtype not in _INTEGERS:
-        raise InvalidDType(f"{name} has dtype {ids.dtype}, wanted an integer type: convert it")
-    if ids.dtype in (torch.int64, torch.uint32):
-        limits = torch.iinfo(torch.int32)
-        ids = ids.to(torch.int64).clamp(limits.min, limits.max)
-    return ids.to(torch.int32).contiguous()
-
-
-def _local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
-    """Ids out of the map's range stay as they are, for the layer to refuse."""
-    if expert_map.dim() != 1 or expert_map.numel() == 0:
-        raise InvalidArgument(f"expert_map has shape {list(expert_map.shape)}, wanted [num_global_experts]")
-    last = expert_map.shape[0] - 1
-    known = (ids >= 0) & (ids <= last)
-    refused = torch.where(ids < 0, ids, torch.iinfo(torch.int32).max)
-    return torch.where(known, expert_map[ids.clamp(0, last).long()], refused)
-
-
-def _fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """At most `most` routes a token, where the others have no expert anyway; the order of the rest is kept."""
-    if topk_ids.shape[1] <= most:
-        return topk_weights, topk_ids
-    if topk_ids.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise InvalidArgument(f"topk_ids has {topk_ids.shape[1]} routes a token, and a captured call takes at most {most}, "
-                              "as many as there are experts here: leave out those of other ranks before")
-    order = (topk_ids == -1).to(torch.int8).argsort(dim=1, stable=True)
-    ids, weights = topk_ids.gather(1, order), topk_weights.gather(1, order)
-    if (ids[:, most:] != -1).any():
-        raise InvalidArgument(f"topk_ids has tokens with more than {most} routes: a rank takes as many as it has "
-                              f"experts, at most {_MOST_TOP_K}")
-    return weights[:, :most].contiguous(), ids[:, :most].contiguous()
+        hidden_states, arguments.fp32("topk_weights", topk_weights), arguments.int32_ids("topk_ids", topk_ids),
+        number)
 
 
 # ---- The operators ----
@@ -339,12 +178,12 @@ def _fused_moe(
     place = tensors.view(hidden_states, "hidden_states").place
     for name, given in (("hidden_states", hidden_states), ("w13", w13), ("w2", w2)):
         tensors.require_contiguous(tensors.view(given, name), name)  # by the name that it has here
-    dtype = layer_dtype(hidden_states.dtype, place, "dtype of hidden_states")
+    dtype = arguments.layer_dtype(hidden_states.dtype, place, "dtype of hidden_states")
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     num_tokens, hidden = hidden_states.shape
     if num_tokens == 0 or topk_ids.shape[-1] == 0:
         return output.zero_()
-    topk_weights, topk_ids = _fewer_routes(topk_weights, topk_ids, min(w13.shape[0], _MOST_TOP_K))
+    topk_weights, topk_ids = arguments.fewer_routes(topk_weights, topk_ids, min(w13.shape[0], arguments.MOST_TOP_K))
     problem = layers.Problem(
         hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=topk_ids.shape[-1],
         max_tokens=1 << (num_tokens - 1).bit_length(), dtype=dtype,
@@ -425,9 +264,5 @@ def _(hidden_states, weight, bias, selection_bias, top_k, *_):
     return _fake_routes(hidden_states, top_k)
 
 
-def _no_backward(*_: Any) -> None:
-    raise ForwardOnly("flashmoe layers run forward only: call them under torch.no_grad(), or detach their result")
-
-
 for _operator in (_fused_moe, _layer_forward, _route_logits, _route):
-    _operator.register_autograd(_no_backward)
+    _operator.register_autograd(arguments.refuse_backward)

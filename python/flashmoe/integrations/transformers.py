@@ -11,7 +11,7 @@ from typing import Any, Optional
 import torch
 
 from .. import layer as layers
-from .. import torch_ops
+from .. import torch_arguments, torch_ops
 from ..errors import InvalidArgument, InvalidDType
 from ..group import Group, rank_in
 from ..layer_module import LayerModule
@@ -27,7 +27,7 @@ class _Form:
     """How a class of experts keeps its matrices."""
 
     transposed: bool = False  # [E, H, 2 * I] and [E, I, H]
-    order: torch_ops.GateUpOrder = "gate_up"
+    order: torch_arguments.GateUpOrder = "gate_up"
     bias: bool = False
     clamped: bool = False  # gpt-oss' activation, with alpha and limit
     in_block: bool = False  # the block itself calls the experts in a way of its own (Llama 4)
@@ -174,7 +174,7 @@ def problem_of(original: Any, model: torch.nn.Module, group: Optional[Group], ma
     problem = layers.Problem(
         hidden=outer, intermediate=inner, top_k=1, num_experts=experts, max_tokens=max_tokens or 1,
         num_ranks=1 if group is None else group.num_ranks,
-        dtype=torch_ops.layer_dtype(original.down_proj.dtype, "cpu", "dtype of down_proj"),
+        dtype=torch_arguments.layer_dtype(original.down_proj.dtype, "cpu", "dtype of down_proj"),
         activation="swiglu_clamped" if form.clamped else _activation(original, model), up_bias=form.bias,
         down_bias=form.bias, weight_on_input=form.in_block, swiglu_alpha=original.alpha if form.clamped else 1.702,
         swiglu_limit=original.limit if form.clamped else 7.0)

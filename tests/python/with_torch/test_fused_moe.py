@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import flashmoe
-from flashmoe import layer_pool, torch_ops
+from flashmoe import layer_pool, torch_arguments, torch_ops
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 64, 48, 6, 3, 37
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 8e-4, torch.bfloat16: 4.5e-3}
@@ -372,7 +372,7 @@ def test_operators_pass_opcheck(dtype):  # COMPILE1
     settings = (2, "softmax_topk", True, 1.0, 1, 1, 0.01)
     torch.library.opcheck(OPERATORS.route_logits.default, (torch.randn(TOKENS, EXPERTS), None, *settings))
     torch.library.opcheck(OPERATORS.route.default, (x, torch.randn(EXPERTS, HIDDEN), None, None, *settings))
-    problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype=torch_ops.DTYPES[dtype])
+    problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype=torch_arguments.DTYPES[dtype])
     layer = flashmoe.Layer(problem, w13, w2)
     number = torch_ops.register_layer(layer)
     assert torch.equal(torch_ops.run_layer(number, x, weights, ids),
