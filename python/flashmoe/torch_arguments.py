@@ -80,7 +80,7 @@ def int32_ids(name: str, ids: torch.Tensor) -> torch.Tensor:
 
 
 def local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
-    """Where the experts of global ids lie here, -1: nowhere. The layer refuses ids out of the map's range, as they are."""
+    """Where the experts of global ids lie here, -1: nowhere. The layer refuses ids out of the map's range."""
     if expert_map.dim() != 1 or expert_map.numel() == 0:
         raise InvalidArgument(f"expert_map has shape {list(expert_map.shape)}, wanted [num_global_experts]")
     last = expert_map.shape[0] - 1
