@@ -1,4 +1,4 @@
-// Ranks meet, exchange and part, each in a process of its own; and everything that can keep them from it.
+// Ranks meet, exchange and part.
 #include "fabric/bootstrap.hpp"
 
 #include <fcntl.h>
@@ -7,14 +7,16 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
 #include <optional>
-#include <thread>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "support/processes.hpp"
+#include "bootstrap_ranks.hpp"
 
 namespace flashmoe::test {
 namespace {
@@ -26,57 +28,11 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr double kAmple = 30;   // a deadline that must not pass
-constexpr double kShort = 0.8;  // one that must
-
-void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
-
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
 
 std::string text_of(const std::vector<std::byte>& bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
-
-class BootstrapTest : public ::testing::Test {
- protected:
-  using RankBody = std::function<std::string(Bootstrap&, const Processes::Say&)>;
-
-  /// Starts a process that joins as `rank` after `delay_ms` and then runs `body`.
-  void start(int rank, int num_ranks, double deadline_seconds, const RankBody& body, int delay_ms = 0) {
-    processes_.start([=, group = group_](const Processes::Say& say) {
-      sleep_ms(delay_ms);
-      Bootstrap bootstrap(group, rank, num_ranks, deadline_seconds);
-      return body(bootstrap, say);
-    });
-  }
-  void start_all(int num_ranks, double deadline_seconds, const RankBody& body) {
-    for (int rank = 0; rank < num_ranks; ++rank) start(rank, num_ranks, deadline_seconds, body);
-  }
-  double elapsed_seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-
-  static std::string nothing(Bootstrap&, const Processes::Say&) { return "met"; }
-  static std::string meet_again(Bootstrap& bootstrap, const Processes::Say& say) {
-    say("met;");
-    bootstrap.barrier();
-    return "again";
-  }
-
-  /// The socket's name, for those who come without a Bootstrap.
-  std::string socket_name() const { return fmt::format("flashmoe/{}/{}", geteuid(), group_); }
-  UniqueFd knock() const {
-    while (true) {
-      if (std::optional<UniqueFd> connection = fabric::connect_to(socket_name())) return std::move(*connection);
-      sleep_ms(5);
-    }
-  }
-
-  std::string group_ =
-      fmt::format("{}-{:.40}", getpid(), ::testing::UnitTest::GetInstance()->current_test_info()->name());
-  Processes processes_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 // ---- steps
 
@@ -181,249 +137,36 @@ TEST_F(BootstrapTest, two_hundred_groups_leave_no_file_open_and_no_name_behind) 
   EXPECT_THAT(processes_.finish_all(), Each(std::string("clean")));
 }
 
-// ---- ranks that do not come
+// ---- parting
 
-TEST_F(BootstrapTest, missing_ranks_are_named_to_all_within_the_deadline) {
-  start(0, 4, kShort, nothing);
-  start(1, 4, kShort, nothing);
-  EXPECT_THAT(processes_.finish_all(),
-              Each(StartsWith(fmt::format("Timeout: ranks 2 and 3 of group '{}' did not come within {} s", group_, kShort))));
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, the_rank_with_the_least_patience_ends_the_wait_for_all) {
-  start(0, 3, kAmple, nothing);
-  start(2, 3, kShort, nothing);
-  EXPECT_THAT(processes_.finish_all(), Each(HasSubstr("Timeout: rank 1 of group")));
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, a_missing_rank_0_is_named) {
-  start(1, 3, kShort, nothing);
-  start(2, 3, kShort, nothing);
-  EXPECT_THAT(processes_.finish_all(), Each(HasSubstr("Timeout: rank 0 of group")));
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, late_ranks_only_delay) {
-  start(0, 3, kAmple, meet_again, 300);
-  start(1, 3, kAmple, meet_again);
-  start(2, 3, kAmple, meet_again, 600);
-  EXPECT_THAT(processes_.finish_all(), Each(std::string("met;again")));
-}
-
-TEST_F(BootstrapTest, a_rank_that_misses_a_step_is_named) {
-  for (const int rank : {0, 1, 2}) {
-    start(rank, 3, kShort, [](Bootstrap& group, const Processes::Say&) {
-      if (group.rank() == 1) sleep_ms(2500);
-      if (group.rank() != 1) group.barrier();
-      return std::string("slept");
-    });
-  }
-  EXPECT_THAT(processes_.finish(0), HasSubstr("Timeout: rank 1 of group"));
-  EXPECT_THAT(processes_.finish(2), HasSubstr("Timeout: rank 1 of group"));
-}
-
-TEST_F(BootstrapTest, a_stopped_rank_is_named_and_learns_of_it) {
-  start_all(3, kShort, [](Bootstrap& group, const Processes::Say& say) {
-    say("met;");
-    if (group.rank() == 2) raise(SIGSTOP);
-    group.barrier();
-    return std::string("again");
-  });
-  EXPECT_THAT(processes_.finish(0), HasSubstr("Timeout: rank 2 of group"));
-  EXPECT_THAT(processes_.finish(1), HasSubstr("Timeout: rank 2 of group"));
-  processes_.signal(2, SIGCONT);
-  EXPECT_THAT(processes_.finish(2), HasSubstr("Timeout: rank 2 of group"));
-}
-
-// ---- ranks that die
-
-class Killed : public BootstrapTest, public ::testing::WithParamInterface<int> {};
-
-TEST_P(Killed, a_killed_rank_is_named_at_once) {
-  const int victim = GetParam();
-  start_all(3, kAmple, [victim](Bootstrap& group, const Processes::Say& say) {
-    say("met;");
-    if (group.rank() == victim) pause();
-    group.barrier();
-    return std::string("again");
-  });
-  for (std::size_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes_.wait_for(rank, "met;"));
-  const std::string wanted = fmt::format("FabricError: rank {} (process {}) of group", victim,
-                                         processes_.pid(static_cast<std::size_t>(victim)));
-  processes_.signal(static_cast<std::size_t>(victim), SIGKILL);
-  for (int rank = 0; rank < 3; ++rank) {
-    const std::string said = processes_.finish(static_cast<std::size_t>(rank));
-    if (rank == victim) {
-      EXPECT_EQ(said, "met; (signal 9)");
-    } else {
-      EXPECT_THAT(said, HasSubstr(wanted));
-    }
-  }
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-INSTANTIATE_TEST_SUITE_P(EveryRank, Killed, ::testing::Values(0, 1, 2));
-
-TEST_F(BootstrapTest, a_rank_killed_while_the_group_forms_is_named_at_once) {
-  start(0, 3, kAmple, nothing);
-  processes_.start([this](const Processes::Say& say) {
-    fabric::Connection connection(knock());
-    const std::int32_t hello[] = {1, 3};
-    connection.send(fabric::FrameKind::hello, fabric::after_seconds(kAmple), std::as_bytes(std::span(hello)), {},
-                    fabric::after_seconds(kAmple));
-    say("hello");
-    pause();
-    return std::string();
-  });
-  ASSERT_TRUE(processes_.wait_for(1, "hello"));
-  processes_.signal(1, SIGKILL);
-  EXPECT_THAT(processes_.finish(0), AllOf(HasSubstr(fmt::format("FabricError: rank 1 (process {})", processes_.pid(1))),
-                                          HasSubstr("while the group was forming")));
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, the_name_of_a_killed_group_is_free_again) {
-  start(0, 2, kAmple, nothing);
-  knock();
-  processes_.signal(0, SIGKILL);
-  EXPECT_EQ(processes_.finish(0), " (signal 9)");
-  start(0, 2, kAmple, meet_again);
-  start(1, 2, kAmple, meet_again);
-  EXPECT_EQ(processes_.finish(1), "met;again");
-  EXPECT_EQ(processes_.finish(2), "met;again");
-}
-
-TEST_F(BootstrapTest, a_reason_for_giving_up_reaches_all) {
-  for (const int quitter : {0, 1}) {
-    Processes ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-      ranks.start([=, group = fmt::format("{}{}", group_, quitter)](const Processes::Say&) {
-        Bootstrap bootstrap(group, rank, 3, kAmple);
-        if (rank == quitter) bootstrap.give_up("its GPU has no 12 bytes left");
-        bootstrap.barrier();
-        return std::string("again");
-      });
-    }
-    EXPECT_THAT(ranks.finish_all(), Each(AllOf(StartsWith("FabricError"), HasSubstr("its GPU has no 12 bytes left"))));
-  }
-}
-
-TEST_F(BootstrapTest, a_failed_group_repeats_its_error) {
-  start_all(2, kShort, [](Bootstrap& group, const Processes::Say&) {
-    if (group.rank() == 1) return std::string("gone");
-    std::string first;
-    try {
-      group.barrier();
-    } catch (const std::exception& error) {
-      first = error.what();
-    }
-    if (group.leave(kAmple)) return std::string("left a failed group");
-    try {
-      group.allgather({});
-    } catch (const FabricError& error) {
-      return first == error.what() ? std::string("same") : std::string("another");
-    }
-    return std::string("passed");
-  });
-  EXPECT_EQ(processes_.finish(0), "same");
-}
-
-// ---- ranks that disagree
-
-TEST_F(BootstrapTest, different_num_ranks_are_refused_with_both) {
-  start(0, 3, kAmple, nothing);
-  start(1, 4, kAmple, nothing);
-  EXPECT_THAT(processes_.finish_all(), Each(AllOf(StartsWith("FabricError: rank 1 (process"), HasSubstr("has 4 ranks"),
-                                                  HasSubstr("rank 0 says 3"))));
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, a_rank_claimed_twice_is_refused) {
-  start(0, 3, kAmple, nothing);
-  start(1, 3, kAmple, nothing);
-  start(1, 3, kAmple, nothing);
-  EXPECT_THAT(processes_.finish_all(),
-              Each(AllOf(StartsWith("FabricError: rank 1 of group"), HasSubstr("is claimed by processes"))));
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, rank_0_claimed_twice_is_refused_and_the_first_goes_on) {
-  start(0, 2, kAmple, nothing);
-  knock();
-  start(0, 2, kAmple, nothing);
-  EXPECT_THAT(processes_.finish(1), AllOf(StartsWith("FabricError: rank 0 of group"),
-                                          HasSubstr(fmt::format("already taken by process {}", processes_.pid(0)))));
-  start(1, 2, kAmple, nothing);
-  EXPECT_EQ(processes_.finish(0), "met");
-  EXPECT_EQ(processes_.finish(2), "met");
-}
-
-TEST_F(BootstrapTest, ranks_at_different_steps_are_told) {
+TEST_F(BootstrapTest, leaving_waits_for_all) {
   start_all(3, kAmple, [](Bootstrap& group, const Processes::Say&) {
-    if (group.rank() == 2) {
-      group.allgather({});
-    } else {
-      group.barrier();
-    }
-    return std::string("passed");
+    const auto begin = std::chrono::steady_clock::now();
+    if (group.rank() == 2) sleep_ms(400);
+    const bool left = group.leave(kAmple);
+    const bool waited = std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(300);
+    return fmt::format("{} {}", left, waited);
   });
-  EXPECT_THAT(processes_.finish_all(), Each(AllOf(StartsWith("FabricError: rank 2 (process"),
-                                                  HasSubstr("came to allgather while rank 0 came to barrier"))));
+  EXPECT_THAT(processes_.finish_all(), Each(std::string("true true")));
 }
 
-// ---- strangers
-
-using Strangers = BootstrapTest;
-
-TEST_F(Strangers, one_that_says_nothing_is_passed_over) {
-  start(0, 2, kAmple, meet_again);
-  const UniqueFd silent = knock();
-  { const UniqueFd gone = knock(); }
-  start(1, 2, kAmple, meet_again);
-  EXPECT_THAT(processes_.finish_all(), Each(std::string("met;again")));
-}
-
-TEST_F(Strangers, one_that_speaks_another_protocol_is_told_apart) {
-  start(0, 2, kAmple, nothing);
-  const UniqueFd stranger = knock();
-  const std::string text = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  ASSERT_EQ(send(stranger.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
-  EXPECT_THAT(processes_.finish(0), AllOf(StartsWith("FabricError"), HasSubstr(fmt::format("process {} came to", getpid())),
-                                          HasSubstr("speaks another protocol")));
-}
-
-TEST_F(Strangers, a_name_held_by_another_user_is_refused_at_both_ends) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
-  processes_.start([name = socket_name()](const Processes::Say& say) {
-    if (seteuid(65534) != 0) return std::string("no other user");
-    const std::optional<UniqueFd> listener = fabric::listen_at(name, 8);
-    say("listening");
-    pause();
-    return std::string();
+TEST_F(BootstrapTest, leaving_does_not_wait_for_the_dead) {
+  start_all(3, kAmple, [](Bootstrap& group, const Processes::Say& say) {
+    say("met;");
+    if (group.rank() == 1) raise(SIGKILL);
+    return std::string(group.leave(kAmple) ? "left" : "lost");
   });
-  ASSERT_TRUE(processes_.wait_for(0, "listening"));
-  start(0, 2, kAmple, nothing);
-  start(1, 2, kAmple, nothing);
-  EXPECT_THAT(processes_.finish(1), HasSubstr(fmt::format("already taken by process {} of user 65534", processes_.pid(0))));
-  EXPECT_THAT(processes_.finish(2), HasSubstr(fmt::format("belongs to process {} of user 65534", processes_.pid(0))));
+  EXPECT_EQ(processes_.finish(0), "met;left");
+  EXPECT_EQ(processes_.finish(2), "met;left");
+  EXPECT_LT(elapsed_seconds(), kAmple / 3);
 }
 
-TEST_F(Strangers, another_users_process_cannot_come_in) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
-  start(0, 2, 2.0, nothing);
-  { const UniqueFd until_it_listens = knock(); }
-  processes_.start([name = socket_name()](const Processes::Say&) {
-    if (seteuid(65534) != 0) return std::string("no other user");
-    const std::optional<UniqueFd> connection = fabric::connect_to(name);
-    if (!connection) return std::string("not connected");
-    fabric::Frame frame;
-    fabric::Connection to_rank_0(UniqueFd(dup(connection->get())));
-    const auto transfer = to_rank_0.receive(frame, fabric::after_seconds(kAmple));
-    return std::string(transfer == fabric::Transfer::closed ? "closed" : "answered");
+TEST_F(BootstrapTest, leaving_gives_up_on_ranks_that_stay) {
+  start_all(3, kAmple, [](Bootstrap& group, const Processes::Say&) {
+    if (group.rank() == 1) sleep_ms(2000);
+    return std::string(group.leave(kShort) ? "left" : "lost");
   });
-  EXPECT_EQ(processes_.finish(1), "closed");
-  EXPECT_THAT(processes_.finish(0), HasSubstr("Timeout: rank 1"));
+  EXPECT_THAT(processes_.finish_all(), Each(std::string("lost")));
 }
 
 // ---- limits
@@ -481,38 +224,6 @@ TEST(BootstrapArguments, out_of_range_are_refused_with_the_range) {
   Bootstrap alone("x", 0, 1, 1);
   EXPECT_THROW(alone.exchange_fds(-1), InvalidArgument);
   EXPECT_THROW(alone.allgather(std::vector<std::byte>(Bootstrap::kMaxGatheredBytes + 1)), InvalidArgument);
-}
-
-// ---- parting
-
-TEST_F(BootstrapTest, leaving_waits_for_all) {
-  start_all(3, kAmple, [](Bootstrap& group, const Processes::Say&) {
-    const auto begin = std::chrono::steady_clock::now();
-    if (group.rank() == 2) sleep_ms(400);
-    const bool left = group.leave(kAmple);
-    const bool waited = std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(300);
-    return fmt::format("{} {}", left, waited);
-  });
-  EXPECT_THAT(processes_.finish_all(), Each(std::string("true true")));
-}
-
-TEST_F(BootstrapTest, leaving_does_not_wait_for_the_dead) {
-  start_all(3, kAmple, [](Bootstrap& group, const Processes::Say& say) {
-    say("met;");
-    if (group.rank() == 1) raise(SIGKILL);
-    return std::string(group.leave(kAmple) ? "left" : "lost");
-  });
-  EXPECT_EQ(processes_.finish(0), "met;left");
-  EXPECT_EQ(processes_.finish(2), "met;left");
-  EXPECT_LT(elapsed_seconds(), kAmple / 3);
-}
-
-TEST_F(BootstrapTest, leaving_gives_up_on_ranks_that_stay) {
-  start_all(3, kAmple, [](Bootstrap& group, const Processes::Say&) {
-    if (group.rank() == 1) sleep_ms(2000);
-    return std::string(group.leave(kShort) ? "left" : "lost");
-  });
-  EXPECT_THAT(processes_.finish_all(), Each(std::string("lost")));
 }
 
 }  // namespace

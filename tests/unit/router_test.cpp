@@ -1,53 +1,21 @@
-// route_logits against formulas written another way, values by hand, and the logits that break routers.
+// route_logits against formulas written another way, and the logits that break routers.
 #include "cpu/router.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "core/counter_rng.hpp"
-#include "core/numeric.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/router.hpp"
+#include "routed.hpp"
 #include "support/router_oracle.hpp"
 
 namespace flashmoe::test {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-struct Routed {
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-  bool operator==(const Routed&) const = default;
-};
-
-Routed route(const RouterConfig& config, const std::vector<float>& logits, const std::vector<float>& bias = {}) {
-  const auto num_tokens = static_cast<std::int64_t>(logits.size()) / config.num_experts;
-  const auto num_routes = static_cast<std::size_t>(num_tokens * config.top_k);
-  Routed routed{std::vector<std::int32_t>(num_routes, -7), std::vector<float>(num_routes, kNaN)};
-  route_logits(config, num_tokens, logits.data(), bias.empty() ? nullptr : bias.data(), routed.ids.data(),
-               routed.weights.data());
-  return routed;
-}
-
-// Roughly normal: the sum of twelve uniforms.
-std::vector<float> random_logits(std::int64_t count, std::uint64_t seed, double scale = 1.0) {
-  const CounterRng rng(seed, 0);
-  std::vector<float> logits;
-  for (std::int64_t i = 0; i < count; ++i) {
-    double sum = -6.0;
-    for (std::uint64_t j = 0; j < 12; ++j) sum += rng.uniform(static_cast<std::uint64_t>(i) * 12 + j);
-    logits.push_back(static_cast<float>(sum * scale));
-  }
-  return logits;
-}
 
 // One configuration of every function, as published models use them.
 std::vector<RouterConfig> every_config() {
@@ -285,84 +253,6 @@ TEST(Router, ManyExpertsAndOddTopK) {
   }
 }
 
-// ---- by hand
-
-TEST(RouterByHand, SoftmaxTopK) {
-  const std::vector<float> logits = {0.0f, std::log(3.0f), std::log(2.0f), std::log(2.0f)};  // softmax 1/8 3/8 2/8 2/8
-  RouterConfig config{.num_experts = 4, .top_k = 2};
-  Routed routed = route(config, logits);
-  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{1, 2}));
-  EXPECT_NEAR(routed.weights[0], 0.375, 1e-7);
-  EXPECT_NEAR(routed.weights[1], 0.25, 1e-7);
-  config.renormalize = true;
-  routed = route(config, logits);
-  EXPECT_NEAR(routed.weights[0], 0.6, 1e-7);
-  EXPECT_NEAR(routed.weights[1], 0.4, 1e-7);
-}
-
-TEST(RouterByHand, DeepSeekV3BiasSelectsButDoesNotWeigh) {
-  // Sigmoid of 0 is 1/2. Two groups of two; the bias lifts experts 2 and 3 above 0 and 1.
-  const RouterConfig config{.function = RouterFunction::sigmoid_grouped, .num_experts = 4, .top_k = 2,
-                            .renormalize = true, .scaling_factor = 2.5, .num_groups = 2, .topk_groups = 1};
-  const std::vector<float> logits = {0.0f, 0.0f, -std::log(3.0f), 0.0f};  // sigmoid 1/2 1/2 1/4 1/2
-  EXPECT_EQ(route(config, logits).ids, (std::vector<std::int32_t>{0, 1}));
-  const Routed lifted = route(config, logits, {0.0f, 0.0f, 0.5f, 0.1f});
-  EXPECT_EQ(lifted.ids, (std::vector<std::int32_t>{2, 3}));
-  EXPECT_NEAR(lifted.weights[0], 2.5 / 3.0, 1e-6);
-  EXPECT_NEAR(lifted.weights[1], 2.5 * 2.0 / 3.0, 1e-6);
-}
-
-TEST(RouterByHand, TwoBestExpertsMakeAV3GroupAndOneMakesAV2Group) {
-  RouterConfig config{.function = RouterFunction::sigmoid_grouped, .num_experts = 4, .top_k = 1, .num_groups = 2, .topk_groups = 1};
-  const std::vector<float> logits = {3.0f, -9.0f, 1.0f, 1.0f};  // group 0 has the best, group 1 the better pair
-  EXPECT_EQ(route(config, logits).ids, (std::vector<std::int32_t>{2}));
-  config.function = RouterFunction::softmax_group_limited;
-  EXPECT_EQ(route(config, logits).ids, (std::vector<std::int32_t>{0}));
-}
-
-TEST(RouterByHand, ANegativeBiasNeverLetsADroppedGroupIn) {
-  // Scores below 0 in the kept group, 0 or more nowhere: a mask of 0 instead of -infinity would pick the other group.
-  const RouterConfig config{.function = RouterFunction::sigmoid_grouped, .num_experts = 4, .top_k = 2, .num_groups = 2, .topk_groups = 1};
-  const Routed routed = route(config, {0.0f, 0.0f, 0.0f, 0.0f}, {-5.0f, -5.0f, -2.0f, -3.0f});
-  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{2, 3}));
-  EXPECT_EQ(routed.weights, (std::vector<float>{0.5f, 0.5f}));
-}
-
-TEST(RouterByHand, LlamaFourWeightIsTheSigmoidOfTheLogit) {
-  const RouterConfig config{.function = RouterFunction::sigmoid_topk, .num_experts = 3, .top_k = 1};
-  const Routed routed = route(config, {-std::log(4.0f), -std::log(3.0f), -2.0f});
-  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{1}));
-  EXPECT_NEAR(routed.weights[0], 0.25, 1e-7);
-}
-
-TEST(RouterByHand, SparsemixerSoftmaxesWithinItsBand) {
-  const RouterConfig config{.function = RouterFunction::sparsemixer, .num_experts = 4, .top_k = 2, .jitter_epsilon = 0.1};
-  // Best 10: the band reaches to 8, so 9 counts and 5 does not. Then best 9: reaches to 7.2.
-  const Routed routed = route(config, {9.0f, 10.0f, 5.0f, 8.5f});
-  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{1, 0}));
-  EXPECT_NEAR(routed.weights[0], 1.0 / (1.0 + std::exp(-1.0) + std::exp(-1.5)), 1e-7);
-  EXPECT_NEAR(routed.weights[1], 1.0 / (1.0 + std::exp(-0.5)), 1e-7);
-}
-
-TEST(RouterByHand, HugeLogitsDoNotOverflow) {
-  const RouterConfig config{.num_experts = 3, .top_k = 2};
-  EXPECT_EQ(route(config, {3e38f, 3e38f, -3e38f}).weights, (std::vector<float>{0.5f, 0.5f}));
-}
-
-TEST(RouterByHand, EqualInfinitiesShareTheSoftmax) {
-  const RouterConfig config{.num_experts = 4, .top_k = 3};
-  const Routed routed = route(config, {1.0f, kInfinity, 2.0f, kInfinity});
-  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{1, 3, 2}));
-  EXPECT_EQ(routed.weights, (std::vector<float>{0.5f, 0.5f, 0.0f}));
-}
-
-TEST(RouterByHand, TooFewNumbersAreFilledUpWithTheLowestIds) {
-  const RouterConfig config{.num_experts = 5, .top_k = 4, .renormalize = true};
-  const Routed routed = route(config, {kNaN, kNaN, 1.0f, kNaN, 1.0f});
-  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{2, 4, 0, 1}));
-  EXPECT_EQ(routed.weights, (std::vector<float>{0.5f, 0.5f, 0.0f, 0.0f}));
-}
-
 // ---- refusals
 
 TEST(Router, InputsThatMeanNothingAreRefused) {
@@ -373,51 +263,6 @@ TEST(Router, InputsThatMeanNothingAreRefused) {
   EXPECT_THROW(route_logits(config, -1, values, nullptr, &id, &weight), InvalidArgument);
   EXPECT_THROW(route_logits(config, 1, values, values, &id, &weight), InvalidArgument) << "a bias nothing would use";
   EXPECT_THROW(route_logits({.num_experts = 2, .top_k = 3}, 1, values, nullptr, &id, &weight), InvalidArgument);
-}
-
-// ---- the matrix product
-
-TEST(RouterLogits, AreTheProductInDoubleRoundedOnce) {
-  constexpr int num_experts = 7, hidden = 50, num_tokens = 5;
-  const std::vector<float> weight = random_logits(num_experts * hidden, 30);
-  const std::vector<float> bias = random_logits(num_experts, 31);
-  const std::vector<float> values = random_logits(num_tokens * hidden, 32);
-  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32, DType::fp64}) {
-    std::vector<char> x(values.size() * dtype_bytes(dtype));
-    store_floats(dtype, values.data(), static_cast<std::int64_t>(values.size()), x.data());
-    for (const bool biased : {false, true}) {
-      std::vector<float> logits(num_tokens * num_experts, kNaN);
-      router_logits({num_experts, hidden, weight.data(), biased ? bias.data() : nullptr}, dtype, {x.data(), num_tokens},
-                    logits.data());
-      for (int token = 0; token < num_tokens; ++token) {
-        for (int expert = 0; expert < num_experts; ++expert) {
-          long double sum = biased ? bias[expert] : 0.0f;
-          for (int i = 0; i < hidden; ++i) {
-            sum += load_element(dtype, x.data(), token * hidden + i) * static_cast<long double>(weight[expert * hidden + i]);
-          }
-          EXPECT_FLOAT_EQ(logits[token * num_experts + expert], static_cast<float>(sum));
-        }
-      }
-    }
-  }
-}
-
-TEST(RouterLogits, KeepTermsThatFp32AccumulationLoses) {
-  const std::vector<float> weight = {1e8f, 1.0f, -1e8f};
-  const std::vector<float> x = {1.0f, 0.5f, 1.0f};
-  float logit = 0.0f;
-  router_logits({1, 3, weight.data(), nullptr}, DType::fp32, {x.data(), 1}, &logit);
-  EXPECT_EQ(logit, 0.5f);
-}
-
-TEST(RouterLogits, ANaNRowStaysInItsRow) {
-  const std::vector<float> weight = {1.0f, 2.0f, 3.0f, 4.0f};
-  const std::vector<float> x = {kNaN, 1.0f, 1.0f, 1.0f};
-  std::vector<float> logits(4);
-  router_logits({2, 2, weight.data(), nullptr}, DType::fp32, {x.data(), 2}, logits.data());
-  EXPECT_TRUE(std::isnan(logits[0]) && std::isnan(logits[1]));
-  EXPECT_EQ(logits[2], 3.0f);
-  EXPECT_EQ(logits[3], 7.0f);
 }
 
 }  // namespace
