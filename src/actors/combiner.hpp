@@ -115,12 +115,14 @@ class Combiner {
   }
   static constexpr int kPartPacket = 16;  ///< bytes whose boundaries parts keep
 
-  // ---- lined form: next_ is a down tile of a token ----------------------------------------------------------------
+  // ---- lined form: next_ is a product of a token ----------------------------------------------------------------
 
   FLASHMOE_HD Step combine_lines(const Group& group) {
     const Geometry& g = geometry();
-    const std::int64_t token = next_ / g.num_down_tiles();
-    const int down_tile = static_cast<int>(next_ % g.num_down_tiles());
+    const int at_once = g.tile.down_tiles_at_once;
+    const int products = (g.num_down_tiles() + at_once - 1) / at_once;
+    const std::int64_t token = next_ / products;
+    const int down_tile = static_cast<int>(next_ % products) * at_once;
     if (token >= call_.num_tokens) {
       finished_ = true;
       return Step::finished;
@@ -128,15 +130,16 @@ class Combiner {
     const std::int32_t* ids = call_.topk_ids + token * g.top_k;
     const float* weights = call_.topk_weights + token * g.top_k;
     const int first_column = down_tile * g.tile.down_columns;
-    const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
-    const std::int64_t words = std::int64_t{columns} * g.element_bytes / 8;
+    const int most = at_once * g.tile.down_columns;
+    const int columns = g.hidden - first_column < most ? g.hidden - first_column : most;
+    const TileLines words{.tile_words = g.tile.down_columns * g.element_bytes / 8, .num_words = columns * g.element_bytes / 8};
     const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
     const auto lines_of = [&](int choice) -> const Line* {
       if (ids[choice] < 0) return nullptr;
       return call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, token * g.top_k + choice, down_tile));
     };
     int here = choice_;
-    if (!rehearsed_ || may_have_come(group, lines_of(choice_), words, tag)) {
+    if (!rehearsed_ || may_have_come(group, lines_of(choice_), words.count(), tag)) {
       here = try_combine_lines(group, call_.math.dtype, words, g.top_k,
                                call_.y_row(token) + std::int64_t{first_column} * g.element_bytes, tag, lines_of,
                                [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });

@@ -188,10 +188,22 @@ class Scheduler {
       const std::uint64_t cut = num_downs_ + static_cast<std::uint64_t>(group.index());
       TaskBatch downs{.kind = TaskKind::down, .index = index_of(cut)};
       if (cut < end && block_at(cut).group_offset == 0) downs.size = block_at(cut).group_size;
+      downs.narrow = narrow_is_better(cut);
       call_.task_ring().publish(group, downs);
     }
     num_downs_ = end;
     return true;
+  }
+
+  /// Whether the call ends sooner when the down tasks from m-block `cut` on have one tile each: where all down tasks under
+  /// way leave half of the processors idle, and after two rounds of others, which end at any time.
+  FLASHMOE_HD bool narrow_is_better(std::uint64_t cut) const {
+    if (!call_.plan.narrow_ends || !nothing_to_cut()) return false;
+    const int tiles = call_.plan.down_tiles;
+    const auto tasks = static_cast<std::uint64_t>((geometry().num_down_tiles() + tiles - 1) / tiles);
+    const std::uint64_t under_way = tasks * (num_cut_ - observe<Scope::device>(&call_.counters().retired_blocks));
+    const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
+    return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (2 * under_way <= processors || under_way > 2 * processors);
   }
 
   /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread.

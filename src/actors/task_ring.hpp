@@ -16,6 +16,7 @@ struct TaskBatch {
   TaskKind kind = TaskKind::exit;
   std::uint32_t index = 0;  ///< up, down: first m-block of the ring; reduce: source * wave_ring + ring slot
   std::uint32_t size = 0;   ///< up, down: m-blocks of one expert whose tasks alternate; reduce, exit: tasks
+  bool narrow = false;      ///< down: tasks of one tile
 };
 
 /// How the tiles of an m-block make tasks.
@@ -25,10 +26,12 @@ struct TaskShape {
   int num_m_blocks = 1;              ///< of the intermediate ring
 
   FLASHMOE_HD int num_tiles(TaskKind kind) const { return kind == TaskKind::up ? num_up_tiles : num_down_tiles; }
-  FLASHMOE_HD int tiles_of_task(TaskKind kind) const { return kind == TaskKind::up ? up_tiles : down_tiles; }
+  FLASHMOE_HD int tiles_of_task(const TaskBatch& batch) const {
+    return batch.narrow ? 1 : batch.kind == TaskKind::up ? up_tiles : down_tiles;
+  }
   FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
     if (batch.kind != TaskKind::up && batch.kind != TaskKind::down) return batch.size;
-    const int tiles = tiles_of_task(batch.kind);
+    const int tiles = tiles_of_task(batch);
     return batch.size * static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
   }
 
@@ -39,9 +42,9 @@ struct TaskShape {
     if (batch.kind == TaskKind::reduce) {
       return {.kind = batch.kind, .wave_slot = static_cast<std::uint16_t>(batch.index), .tile = number};
     }
-    const int tile = static_cast<int>(number / batch.size) * tiles_of_task(batch.kind);
+    const int tile = static_cast<int>(number / batch.size) * tiles_of_task(batch);
     const int rest = num_tiles(batch.kind) - tile;
-    const int tiles = rest < tiles_of_task(batch.kind) ? rest : tiles_of_task(batch.kind);
+    const int tiles = rest < tiles_of_task(batch) ? rest : tiles_of_task(batch);
     std::uint32_t index = batch.index + number % batch.size;
     if (index >= static_cast<std::uint32_t>(num_m_blocks)) index -= static_cast<std::uint32_t>(num_m_blocks);
     return {.kind = batch.kind,
@@ -136,16 +139,17 @@ class TaskRing {
   }
   FLASHMOE_HD std::uint64_t& cell_of(std::uint32_t batch) const { return cells_[batch & (capacity_ - 1)]; }
 
-  // A cell: first ticket, then 2 bits of kind, 12 of index, 18 of size.
+  // A cell: first ticket, then 2 bits of kind, 12 of index, 17 of size, 1 of narrow.
   static_assert(Limits::num_ranks * Limits::wave_ring <= 1 << 12);  // wave slots; rings of m-blocks have up to 512 places
-  static_assert(Limits::wave_tokens / kReduceSlots < 1 << 18);
+  static_assert(Limits::wave_tokens / kReduceSlots < 1 << 17);
   FLASHMOE_HD static std::uint64_t encode(std::uint32_t ticket, const TaskBatch& batch) {
-    const std::uint32_t what = static_cast<std::uint32_t>(batch.kind) | batch.index << 2 | batch.size << 14;
+    const std::uint32_t what = static_cast<std::uint32_t>(batch.kind) | batch.index << 2 | batch.size << 14 |
+                               (batch.narrow ? 1u << 31 : 0u);
     return std::uint64_t{what} << 32 | ticket;
   }
   FLASHMOE_HD static TaskBatch decode(std::uint64_t word) {
     const auto what = static_cast<std::uint32_t>(word >> 32);
-    return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what >> 14};
+    return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what << 1 >> 15, what >> 31 != 0};
   }
 
   /// Both halves at once, so that batches and their tickets have one order; a carry must not cross.

@@ -13,6 +13,7 @@ struct TileShape {
   int rows = 0;          ///< token rows of an m-block
   int up_columns = 0;    ///< columns of the intermediate a task makes (gate and up of each, when gated)
   int down_columns = 0;  ///< columns of the result a task makes
+  int down_tiles_at_once = 1;  ///< down tiles that the engine multiplies fastest: a task has so many, or a multiple
   int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
   bool operator==(const TileShape&) const = default;
 };
@@ -57,6 +58,7 @@ struct CallPlan {
   std::int64_t max_tokens = 0;  ///< most tokens a rank brings
   int up_tiles = 1;           ///< of an up task
   int down_tiles = 1;         ///< of a down task
+  bool narrow_ends = false;   ///< the last down tasks of the call are of one tile, so that processors end together
   bool operator==(const CallPlan&) const = default;
 };
 

@@ -132,9 +132,9 @@ __device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType,
 }
 
 /// See actors/combine_lines.hpp.
-__device__ inline bool may_have_come(const WarpGroup& group, const Line* lines, std::int64_t num_words, std::uint64_t tag) {
+__device__ inline bool may_have_come(const WarpGroup& group, const Line* lines, int count, std::uint64_t tag) {
   bool come = true;
-  for (std::int64_t line = group.index(); lines != nullptr && line < num_lines(num_words); line += group.size()) {
+  for (int line = group.index(); lines != nullptr && line < count; line += group.size()) {
     come = come && peek(&lines[line].tag) == tag;
   }
   return group.all(come);
@@ -143,16 +143,16 @@ __device__ inline bool may_have_come(const WarpGroup& group, const Line* lines, 
 /// Overload for the combiner: a lane sums the 16 bytes of a line that it reads, kBatch cells of them at a time, and y takes
 /// them from there.
 template <DType dtype, bool reads_ahead, class LinesOf, class WeightOf>
-__device__ int try_combine_lines(const ElementWarp<dtype, reads_ahead>& group, DType, std::int64_t num_words, int num_cells,
+__device__ int try_combine_lines(const ElementWarp<dtype, reads_ahead>& group, DType, const TileLines& words, int num_cells,
                                  char* y, std::uint64_t tag, const LinesOf& lines_of, const WeightOf& weight_of) {
   using Accumulator = typename Element<dtype>::Accumulator;
   constexpr int kElements = Packet<dtype>::kElements;
   constexpr int kBatch = 8;
   const detail::RowCells row(group, num_cells, lines_of, weight_of);
   const int part = group.index() % kLineThreads;
-  const std::int64_t count = num_lines(num_words);
-  for (std::int64_t base = 0; base < count; base += kWarpLines) {
-    const std::int64_t line = base + group.index() / kLineThreads;
+  const int count = words.count();
+  for (int base = 0; base < count; base += kWarpLines) {
+    const int line = base + group.index() / kLineThreads;
     const bool exists = line < count;
     Accumulator sum[kElements] = {};
     int missing = num_cells;
@@ -165,7 +165,7 @@ __device__ int try_combine_lines(const ElementWarp<dtype, reads_ahead>& group, D
         if (cell == nullptr) continue;
         present |= 1u << i;
         __syncwarp();  // a line is read in one instruction
-        if (exists) packets[i].bits = load_16(cell + line * static_cast<std::int64_t>(sizeof(Line)) + part * 16);
+        if (exists) packets[i].bits = load_16(cell + line * static_cast<int>(sizeof(Line)) + part * 16);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -182,10 +182,11 @@ __device__ int try_combine_lines(const ElementWarp<dtype, reads_ahead>& group, D
     Packet<dtype> result;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) result.elements[e] = Element<dtype>::round(sum[e]);
-    const std::int64_t word = line * Line::kDataWords + 2 * part;  // odd on every other line: 8 bytes at a time
+    const int word = words.first_word(line) + 2 * part;  // may be odd: 8 bytes at a time
+    const int end = words.end_word(line);
     auto* target = reinterpret_cast<uint2*>(y) + word;
-    if (exists && word < num_words) target[0] = make_uint2(result.bits.x, result.bits.y);
-    if (exists && part < kLineThreads - 1 && word + 1 < num_words) target[1] = make_uint2(result.bits.z, result.bits.w);
+    if (exists && word < end) target[0] = make_uint2(result.bits.x, result.bits.y);
+    if (exists && part < kLineThreads - 1 && word + 1 < end) target[1] = make_uint2(result.bits.z, result.bits.w);
   }
   return num_cells;
 }

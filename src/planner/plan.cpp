@@ -115,14 +115,14 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
 
 namespace {
 
-/// Tiles that a task of products over `k` takes together, of `tiles` a row of them has. Short tasks cost more to hand out
-/// than they compute; long ones leave processors without work where there are few.
-int tiles_of_task(const Geometry& g, std::int64_t max_tokens, int k, int tiles) {
+/// Products over `k` that a task takes together, of `products` an m-block has. Short tasks cost more to hand out than they
+/// compute; long ones leave processors without work where there are few.
+int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products) {
   constexpr std::int64_t kFewestTasks = 1024;
   const std::int64_t rows = max_tokens * g.num_ranks * g.top_k / g.num_experts();  // of an expert, if routing is even
   const std::int64_t m_blocks = rows / g.tile.rows * g.num_local_experts;
-  const int wanted = std::clamp(g.tile.task_elements / k, 1, std::min(tiles, kMostTilesOfTask));
-  return m_blocks * tiles < kFewestTasks ? 1 : wanted;
+  const int wanted = std::clamp(g.tile.task_elements / k, 1, std::min(products, kMostTilesOfTask));
+  return m_blocks * products < kFewestTasks ? 1 : wanted;
 }
 
 }  // namespace
@@ -143,10 +143,14 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
     if (problem.result_form == ResultForm::pre_reduced || wins) plan.result_form = ResultForm::pre_reduced;
   }
   plan.list_weights = problem.weight_on_input || plan.result_form == ResultForm::pre_reduced;
+  const int at_once = geometry.tile.down_tiles_at_once;
+  plan.down_tiles = at_once;
   if (plan.wire_form == WireForm::counted) {
-    plan.up_tiles = tiles_of_task(geometry, max_tokens, geometry.hidden, geometry.num_up_tiles());
-    plan.down_tiles = tiles_of_task(geometry, max_tokens, geometry.intermediate, geometry.num_down_tiles());
+    plan.up_tiles = products_of_task(geometry, max_tokens, geometry.hidden, geometry.num_up_tiles());
+    const int products = ceil_div(geometry.num_down_tiles(), at_once);
+    plan.down_tiles = at_once * products_of_task(geometry, max_tokens, geometry.intermediate, products);
   }
+  plan.narrow_ends = at_once > 1 && geometry.intermediate >= at_once * geometry.tile.task_elements;
   return plan;
 }
 

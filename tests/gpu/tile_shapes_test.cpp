@@ -88,5 +88,19 @@ TEST(TileShapes, every_form_on_several_ranks_matches_the_reference) {
   }
 }
 
+/// Wide experts, few m-blocks: the last down tasks of these calls have one tile each.
+TEST(TileShapes, calls_that_end_in_narrow_tasks_match_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const ResultForm results : {ResultForm::per_route, ResultForm::pre_reduced}) {
+    for (const std::int64_t tokens : {9, 50, 200}) {  // lined, decode tiles, prefill tiles with a ragged m-block
+      Problem problem{.num_ranks = 2, .hidden = 584, .intermediate = 4104, .num_experts = 4, .top_k = 2,
+                      .max_tokens = 200, .down_bias = true, .result_form = results};
+      EXPECT_EQ(plan_call(problem, plan_geometry(problem, CudaWorld::traits(problem)), tokens).narrow_ends,
+                cuda_backend::engine_of(plan_geometry(problem, CudaWorld::traits(problem))) == cuda_backend::Engine::hopper);
+      expect_reference(problem, {tokens, tokens / 2});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashmoe::test

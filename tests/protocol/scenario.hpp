@@ -57,7 +57,11 @@ inline Geometry small_geometry(const Problem& p, Dice& dice) {
   g.pre_reduced = p.result_form == ResultForm::pre_reduced;
   g.list_weights = g.pre_reduced || p.weight_on_input;
   g.num_result_cells = g.pre_reduced ? std::max(p.top_k, p.num_ranks) : p.top_k;
-  g.tile = {.rows = dice.pick({4, 8}), .up_columns = 8, .down_columns = dice.pick({8, 16})};
+  g.tile = {.rows = dice.pick({4, 8}),
+            .up_columns = 8,
+            .down_columns = dice.pick({8, 16}),
+            .down_tiles_at_once = dice.pick({1, 2}),
+            .task_elements = dice.pick({4, 8})};
   g.num_m_blocks = dice.between(1, 3);
   return g;
 }

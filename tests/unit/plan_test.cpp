@@ -134,6 +134,26 @@ TEST(Forms, short_tiles_are_taken_together_where_there_are_many) {
   EXPECT_EQ(plan_call(qwen(8192), plan_geometry(qwen(8192), kEngine), 8192).down_tiles, 1);
 }
 
+TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_the_call_alone) {
+  EngineTraits engine = kEngine;
+  engine.tile.down_columns = 128;
+  engine.tile.down_tiles_at_once = 2;
+  engine.tile.task_elements = 2048;
+  const auto plan = [&](int intermediate, std::int64_t max_tokens) {
+    Problem problem = qwen(8192);
+    problem.intermediate = intermediate;
+    return plan_call(problem, plan_geometry(problem, engine), max_tokens);
+  };
+  EXPECT_EQ(plan(768, 8192).down_tiles, 4);
+  EXPECT_EQ(plan(768, 1024).down_tiles, 2);
+  EXPECT_EQ(plan(768, 16).down_tiles, 2);  // lined
+  EXPECT_FALSE(plan(4032, 8192).narrow_ends);  // half a product would be a task of less than 2,048 elements
+  EXPECT_TRUE(plan(4096, 8192).narrow_ends);
+  EXPECT_TRUE(plan(4096, 16).narrow_ends);
+  engine.tile.down_tiles_at_once = 1;
+  EXPECT_FALSE(plan(4096, 8192).narrow_ends);
+}
+
 TEST(Forms, a_call_may_not_exceed_its_layer) {
   const Problem plain = qwen(100);
   const Geometry g = plan_geometry(plain, kEngine);

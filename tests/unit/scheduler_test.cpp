@@ -67,7 +67,7 @@ class Landed {
 };
 
 Task up(std::uint32_t index, std::uint32_t tile) { return {.kind = TaskKind::up, .index = index, .tile = tile}; }
-Task down(std::uint32_t index) { return {.kind = TaskKind::down, .index = index}; }
+Task down(std::uint32_t index, std::uint32_t tile = 0) { return {.kind = TaskKind::down, .index = index, .tile = tile}; }
 const Task kExit{.kind = TaskKind::exit};
 
 void expect_tasks(const std::vector<Task>& tasks, const std::vector<Task>& wanted) {
@@ -101,6 +101,49 @@ TEST(Scheduler, down_tasks_stay_behind_up_tasks_of_other_m_blocks_while_there_ar
   Scheduler<SoloGroup> scheduler(rank.call);
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(2, 0), up(1, 1), up(2, 1), down(0), up(3, 0),
                                        up(3, 1), down(1), down(2), up(4, 0), up(4, 1), down(3), down(4), kExit});
+}
+
+TEST(Scheduler, the_last_down_tasks_of_a_call_are_narrow) {
+  Landed rank({4, 4, 4}, 8);
+  rank.call.roster.num_processors = 4;
+  rank.call.heap.geometry.hidden = 64;  // four down tiles
+  rank.call.plan.down_tiles = 2;
+  rank.call.plan.narrow_ends = true;
+  rank.call.counters().closed_waves = 0;
+  rank.call.counters().landed_version = 1;
+  rank.call.landed(0)[2] = 0;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), down(0, 2), down(1), down(1, 2)});
+  rank.call.landed(0)[2] = 4;
+  rank.call.counters().closed_waves = kAllWavesClosed;
+  rank.call.counters().retired_blocks = 2;  // two wide tasks are left, for four processors
+  expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), down(2, 1), down(2, 2), down(2, 3),
+                                       kExit, kExit, kExit, kExit});
+}
+
+TEST(Scheduler, the_last_of_many_down_tasks_are_narrow) {
+  Landed rank({4, 4, 4, 4, 4}, 8);
+  rank.call.roster.num_processors = 4;
+  rank.call.heap.geometry.hidden = 64;
+  rank.call.plan.down_tiles = 2;
+  rank.call.plan.narrow_ends = true;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  std::vector<Task> wanted;
+  for (std::uint32_t block = 0; block < 5; ++block) wanted.insert(wanted.end(), {up(block, 0), up(block, 1)});
+  for (std::uint32_t block = 0; block < 4; ++block) wanted.insert(wanted.end(), {down(block), down(block, 2)});
+  for (std::uint32_t tile = 0; tile < 4; ++tile) wanted.push_back(down(4, tile));
+  wanted.insert(wanted.end(), 4, kExit);
+  expect_tasks(rank.tasks(scheduler), wanted);
+}
+
+TEST(Scheduler, down_tasks_stay_wide_where_narrow_ones_end_no_sooner) {
+  Landed rank({4, 8}, 8);
+  rank.call.heap.geometry.hidden = 64;
+  rank.call.plan.down_tiles = 2;
+  rank.call.plan.narrow_ends = true;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(2, 0), up(1, 1), up(2, 1), down(0), down(0, 2),
+                                       down(1), down(2), down(1, 2), down(2, 2), kExit});
 }
 
 TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {

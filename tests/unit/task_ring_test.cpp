@@ -59,6 +59,17 @@ TEST(TaskRing, tasks_of_a_batch_alternate_between_its_m_blocks_and_go_round_the_
   }
 }
 
+TEST(TaskRing, tasks_of_a_narrow_batch_have_one_tile) {
+  Ring ring(8);
+  Ring::Taker taker{ring.view};
+  ring.publish({.kind = TaskKind::down, .index = 6, .size = (1 << 17) - 1, .narrow = true});
+  ring.publish({.kind = TaskKind::exit, .size = (1 << 17) - 1});
+  expect_task(taker.take(), {.kind = TaskKind::down, .index = 6, .tile = 0});
+  expect_task(taker.take(), {.kind = TaskKind::down, .index = 0, .tile = 0});
+  ring.state.next_take += 5 * ((1 << 17) - 1) - 2;
+  expect_task(taker.take(), {.kind = TaskKind::exit});
+}
+
 TEST(TaskRing, batches_of_all_kinds_follow_each_other_over_many_laps_and_past_the_end_of_the_numbers) {
   Ring ring(8, std::uint64_t{0xfffffff0u} << 32 | 0xffffff80u);
   Ring::Taker taker{ring.view};

@@ -2,7 +2,7 @@
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
 //   foreman --stored--> loaders                          (weights of a task may be loaded before, rows not)
-//   foreman <--begun--- loaders
+//   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
 // Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
@@ -51,7 +51,7 @@ struct BlockMemory {
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
   Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are there
-  Barrier begun[kTaskSlots];   ///< one loader thread
+  Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   TraceLog logs[kTraceRows.total()];
 
@@ -60,12 +60,25 @@ struct BlockMemory {
     for (Barrier& barrier : empty) barrier.init(kConsumerWarps);
     for (Barrier& barrier : filled) barrier.init(32);
     for (Barrier& barrier : stored) barrier.init(1);
-    for (Barrier& barrier : begun) barrier.init(1);
+    for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     fence_barrier_init();
   }
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
+
+/// Tiles of a product: one up tile, or two down tiles while there are two.
+__device__ inline int tiles_at_once(const Task& task) {
+  return task.kind == TaskKind::up ? 1 : kTileColumns / kDownColumns;
+}
+
+/// Calls run(tile, wide) for every product of an up or down task; not wide: a down tile that has no second.
+template <class Run>
+__device__ __forceinline__ void for_each_product(const Task& task, const Run& run) {
+  const int end = static_cast<int>(task.tile) + task.num_tiles;
+  const int at_once = tiles_at_once(task);
+  for (int tile = static_cast<int>(task.tile); tile < end; tile += at_once) run(tile, tile + at_once <= end);
+}
 
 /// Steps of k of a task.
 __device__ inline int num_steps(const Call& call, const Task& task) {

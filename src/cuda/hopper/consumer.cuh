@@ -34,7 +34,7 @@ class Consumer {
           if (leads()) log().ran(slot.task);
         }
       } else {
-        for (std::uint32_t i = 0; i < slot.task.num_tiles; ++i) run_tile(slot, static_cast<int>(slot.task.tile + i));
+        for_each_product(slot.task, [&](int tile, bool wide) { run_product(slot, tile, wide); });
       }
       block_.done[slot_.index].arrive();
       slot_.advance();
@@ -54,47 +54,55 @@ class Consumer {
   __device__ bool leads() const { return fresh_thread_index() % 128 == 0; }
   __device__ TraceLog& log() const { return block_.logs[kFirstConsumerRow + (warp_ >= 4 ? 1 : 0)]; }
 
-  __device__ __forceinline__ void run_tile(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_product(const TaskSlot& slot, int tile, bool wide) {
     if (slot.decode) {
-      run_decode_tile(slot, tile);
+      run_decode(slot, tile, wide);
+    } else if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
+      skip(num_steps(call_, slot.task));
     } else {
-      run_prefill_tile(slot, tile);
+      run_prefill(slot, tile, wide);
     }
   }
 
-  __device__ __forceinline__ void run_decode_tile(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
     if (slot.num_rows > 32) {
-      run_decode_tile<64>(slot, tile);
+      run_decode<64>(slot, tile, wide);
     } else if (slot.num_rows > 16) {
-      run_decode_tile<32>(slot, tile);
+      run_decode<32>(slot, tile, wide);
     } else {
-      run_decode_tile<16>(slot, tile);
+      run_decode<16>(slot, tile, wide);
     }
   }
 
   template <int tokens>
-  __device__ __forceinline__ void run_decode_tile(const TaskSlot& slot, int tile) {
-    TokenAccumulators<tokens> first;
-    TokenAccumulators<tokens> second;
-    multiply_tokens<tokens>(slot, first, second);
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
+    Accumulators<tokens> first;
+    Accumulators<tokens> second;
+    clear(first);
+    clear(second);
+    if (wide) {
+      multiply_tokens<tokens>(slot, first, second);
+    } else {
+      multiply_tokens<tokens>(slot, first);
+    }
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
       epilogue.store_up(slot, tile, first, second);
     } else {
-      epilogue.store_down(slot, tile, first, second);
+      epilogue.store_down(slot, tile, wide, first, second);
     }
     if (leads()) log().worked();
   }
 
-  __device__ __forceinline__ void run_prefill_tile(const TaskSlot& slot, int tile) {
-    const int steps = num_steps(call_, slot.task);
-    if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
-      skip(steps);
-      return;
+  __device__ __forceinline__ void run_prefill(const TaskSlot& slot, int tile, bool wide) {
+    Accumulators<kTileColumns> d;
+    clear(d);
+    if (wide) {
+      multiply<kTileColumns>(slot, d);
+    } else {
+      multiply<kDownColumns>(slot, reinterpret_cast<Accumulators<kDownColumns>&>(d));
     }
-    Accumulators d;
-    multiply(slot, steps, d);
     if (leads()) log().ran(slot.task);
     const int own = warp();
     if (own * 16 >= static_cast<int>(slot.num_rows)) return;
@@ -102,7 +110,7 @@ class Consumer {
     if (slot.task.kind == TaskKind::up) {
       epilogue.store_up(slot, tile, d);
     } else {
-      epilogue.store_down(slot, tile, d);
+      epilogue.store_down(slot, tile, wide, d);
     }
     if (leads()) log().worked();
   }
@@ -120,27 +128,25 @@ class Consumer {
     if (lane_ == 0) block_.empty[stage].arrive();
   }
 
-  __device__ __forceinline__ void multiply(const TaskSlot& slot, int steps, Accumulators& d) {
+  template <int columns>
+  __device__ __forceinline__ void multiply(const TaskSlot& slot, Accumulators<columns>& d) {
     const auto first_row = static_cast<std::uint32_t>(warp() / 4 * kStageTokenBytes / 2);
-    clear(d);
-    run_steps(steps, slot.task.kind == TaskKind::up, [&](std::uint32_t stage) {
+    run_steps(num_steps(call_, slot.task), slot.task.kind == TaskKind::up, [&](std::uint32_t stage) {
       const std::uint64_t tokens = operand(stage + first_row);
       const std::uint64_t weights = operand(stage + kStageTokenBytes);
 #pragma unroll
       for (int k = 0; k < kStageElements / 16; ++k) {
         const auto at = static_cast<std::uint64_t>(2 * k);
-        wgmma<dtype>(d, tokens + at, weights + at);
+        wgmma<dtype, columns>(d, tokens + at, weights + at);
       }
     });
   }
 
   /// 64 weight rows of each half of the tile by up to `tokens` tokens.
   template <int tokens>
-  __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, TokenAccumulators<tokens>& first,
-                                                  TokenAccumulators<tokens>& second) {
-    const std::uint32_t first_weight = kStageTokenBytes + static_cast<std::uint32_t>(warp() / 4) * kGroupBytes;
-    clear(first);
-    clear(second);
+  __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first,
+                                                  Accumulators<tokens>& second) {
+    const std::uint32_t first_weight = first_weight_of_group();
     run_steps(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
       const std::uint64_t rows = operand(stage);
       const std::uint64_t low = operand(stage + first_weight);
@@ -148,12 +154,31 @@ class Consumer {
 #pragma unroll
       for (int k = 0; k < kStageElements / 16; ++k) {
         const auto at = static_cast<std::uint64_t>(2 * k);
-        wgmma_tokens<dtype, tokens>(first, low + at, rows + at);
-        wgmma_tokens<dtype, tokens>(second, high + at, rows + at);
+        wgmma<dtype, tokens>(first, low + at, rows + at);
+        wgmma<dtype, tokens>(second, high + at, rows + at);
       }
     });
   }
-  static constexpr std::uint32_t kGroupBytes = 64 * kStageRowBytes;  ///< of 64 weight rows
+
+  /// The same of a tile that is half as wide: 64 weight rows of the first half alone.
+  template <int tokens>
+  __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first) {
+    const std::uint32_t first_weight = first_weight_of_group();
+    run_steps(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
+      const std::uint64_t rows = operand(stage);
+      const std::uint64_t low = operand(stage + first_weight);
+#pragma unroll
+      for (int k = 0; k < kStageElements / 16; ++k) {
+        const auto at = static_cast<std::uint64_t>(2 * k);
+        wgmma<dtype, tokens>(first, low + at, rows + at);
+      }
+    });
+  }
+
+  /// Where in a stage the warpgroup's 64 weight rows of the first half begin.
+  __device__ std::uint32_t first_weight_of_group() const {
+    return kStageTokenBytes + static_cast<std::uint32_t>(warp() / 4 * 64 * kStageRowBytes);
+  }
 
   /// Not left to the first wgmma: ptxas would keep what an accumulator held before alive all around the loop over
   /// tasks.

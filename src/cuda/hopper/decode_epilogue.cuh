@@ -9,7 +9,7 @@
 #include "cuda/groups.cuh"
 #include "cuda/hopper/activate.cuh"
 #include "cuda/hopper/block.cuh"
-#include "cuda/hopper/decode_wgmma.cuh"
+#include "cuda/hopper/wgmma.cuh"
 #include "cuda/hopper/foreman.cuh"
 #include "flashmoe/views.hpp"
 
@@ -20,7 +20,7 @@ namespace flashmoe::cuda_backend::hopper {
 template <DType dtype, int tokens>
 class DecodeEpilogue {
  public:
-  using Accumulators = TokenAccumulators<tokens>;
+  using Sums = Accumulators<tokens>;
 
   /// `warp`: of the consumer warps. As Epilogue, made for one tile.
   __device__ DecodeEpilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block,
@@ -29,8 +29,8 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Accumulators& first,
-                                           Accumulators& second) const {
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Sums& first,
+                                           Sums& second) const {
     const Geometry& g = call_.geometry();
     const bool gated = call_.math.gated;
     const int begin = tile * g.tile.up_columns;
@@ -55,10 +55,11 @@ class DecodeEpilogue {
     if (!gated) store(slot, second, 1, row_of, g.intermediate - begin);
   }
 
-  __device__ __forceinline__ void store_down(const TaskSlot& slot, int tile, Accumulators& first,
-                                             Accumulators& second) const {
+  /// Down tile `tile`, and the one after it if `wide`: the second accumulators hold nothing otherwise.
+  __device__ __forceinline__ void store_down(const TaskSlot& slot, int tile, bool wide, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
-    const int begin = tile * kTileColumns;
+    const int begin = tile * kDownColumns;
+    const int columns = wide ? g.hidden - begin : min(g.hidden - begin, kDownColumns);
     if (call_.math.down_bias) {
       const float* bias = weights_.down_bias + std::int64_t{slot.local_expert} * g.hidden;
       add_bias(first, bias, begin + column(0), g.hidden);
@@ -66,14 +67,14 @@ class DecodeEpilogue {
     }
     if (call_.pre_reduced()) {
       keep_partials(slot, first, begin + column(0));
-      keep_partials(slot, second, begin + column(1));
+      if (wide) keep_partials(slot, second, begin + column(1));
     } else if (call_.lined()) {
-      push_lines(slot, first, second, g.hidden - begin);
+      push_lines(slot, wide, first, second, columns);
     } else {
       const auto row_of = [&](int row) { return reinterpret_cast<char*>(slot.rows[row]) + std::int64_t{begin} * 2; };
       await_warpgroup();
-      store(slot, first, 0, row_of, g.hidden - begin);
-      store(slot, second, 1, row_of, g.hidden - begin);
+      store(slot, first, 0, row_of, columns);
+      if (wide) store(slot, second, 1, row_of, columns);
     }
   }
 
@@ -91,7 +92,7 @@ class DecodeEpilogue {
   /// Token of the first accumulator of a group.
   __device__ int token(int group) const { return 8 * group + lane_ % 4 * 2; }
 
-  __device__ __forceinline__ void weigh(const TaskSlot& slot, Accumulators& d) const {
+  __device__ __forceinline__ void weigh(const TaskSlot& slot, Sums& d) const {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const float even = slot.weights[token(group)];
@@ -104,7 +105,7 @@ class DecodeEpilogue {
   }
 
   /// bias[column] and bias[column + 8]; columns from `limit` on have none.
-  __device__ __forceinline__ static void add_bias(Accumulators& d, const float* bias, int column, int limit) {
+  __device__ __forceinline__ static void add_bias(Sums& d, const float* bias, int column, int limit) {
     const float low = column < limit ? bias[column] : 0.0f;
     const float high = column + 8 < limit ? bias[column + 8] : 0.0f;
 #pragma unroll
@@ -117,7 +118,7 @@ class DecodeEpilogue {
   }
 
   template <Activation activation>
-  __device__ __forceinline__ void activate(Accumulators& first, Accumulators& second) const {
+  __device__ __forceinline__ void activate(Sums& first, Sums& second) const {
     if (call_.math.gated) {
       const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
       const auto limit = static_cast<float>(call_.math.swiglu_limit);
@@ -134,7 +135,7 @@ class DecodeEpilogue {
 
   /// Two groups of tokens, 16 columns of this warp, rounded, as rows of tokens: lane l stores 8 columns, from 8 * (l /
   /// 8 % 2) on, of token l % 8 of group l / 16, to `address`.
-  __device__ __forceinline__ static void stage_pair(const Accumulators& d, int group, std::uint32_t address) {
+  __device__ __forceinline__ static void stage_pair(const Sums& d, int group, std::uint32_t address) {
     const int at = 4 * group;
     store_matrices_transposed(address, round_pair<dtype>(d[at], d[at + 1]), round_pair<dtype>(d[at + 2], d[at + 3]),
                               round_pair<dtype>(d[at + 4], d[at + 5]), round_pair<dtype>(d[at + 6], d[at + 7]));
@@ -145,7 +146,7 @@ class DecodeEpilogue {
 
   /// The warpgroup's 64 columns of `half` to row_of(token), 128 bytes of each row; the tile has `columns`.
   template <class RowOf>
-  __device__ __forceinline__ void store(const TaskSlot& slot, const Accumulators& d, int half, const RowOf& row_of,
+  __device__ __forceinline__ void store(const TaskSlot& slot, const Sums& d, int half, const RowOf& row_of,
                                         int columns) const {
     char* const staging = block_.staging[4 * warpgroup()];
     const auto num_rows = static_cast<int>(slot.num_rows);
@@ -167,7 +168,7 @@ class DecodeEpilogue {
     await_warpgroup();
   }
 
-  __device__ __forceinline__ void keep_partials(const TaskSlot& slot, const Accumulators& d, int column) const {
+  __device__ __forceinline__ void keep_partials(const TaskSlot& slot, const Sums& d, int column) const {
     const int hidden = call_.geometry().hidden;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -181,27 +182,32 @@ class DecodeEpilogue {
     }
   }
 
-  /// Lines want whole rows of the tile: both warpgroups stage 16 tokens at a time, then each warp sends two of them.
-  __device__ __forceinline__ void push_lines(const TaskSlot& slot, const Accumulators& first,
-                                             const Accumulators& second, int columns) const {
+  /// Lines want whole rows of a tile: both warpgroups stage 16 tokens at a time, then each warp sends some of their rows.
+  __device__ __forceinline__ void push_lines(const TaskSlot& slot, bool wide, const Sums& first, const Sums& second,
+                                             int columns) const {
     constexpr int kLineRowBytes = kTileColumns * 2 + 16;  // rows start in different banks
     static_assert(16 * kLineRowBytes <= kConsumerWarps * kStagingBytes);
     const WarpGroup warp;
     char* const staging = block_.staging[0];
     const auto num_rows = static_cast<int>(slot.num_rows);
-    const int valid = columns < kTileColumns ? columns : kTileColumns;
+    const std::size_t tile_lines = bytes_of_lines_before(call_, slot.task, static_cast<int>(slot.task.tile) + 1);
     await_consumers();
 #pragma unroll
     for (int group = 0; group < kGroups; group += 2) {
       if (8 * group >= num_rows) continue;
       char* const mine = staging + staged_token() * kLineRowBytes + warpgroup() * kRowBytes + staged_chunk() * 16;
       stage_pair(first, group, shared_address(mine));
-      stage_pair(second, group, shared_address(mine + kTileColumns));
+      if (wide) stage_pair(second, group, shared_address(mine + kTileColumns));
       await_consumers();
-      for (int staged = warp_; staged < 16 && 8 * group + staged < num_rows; staged += kConsumerWarps) {
-        const std::uint64_t place = slot.rows[8 * group + staged];
-        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place), staging + staged * kLineRowBytes,
-                              valid / 4, line_tag(call_.generation, call_.epoch));
+      for (int staged = warp_; staged < 32; staged += kConsumerWarps) {
+        const int row = 8 * group + staged % 16;
+        const int tile = staged / 16;
+        const int valid = min(columns - tile * kDownColumns, kDownColumns);
+        if (row >= num_rows || valid <= 0) continue;
+        const std::uint64_t place = slot.rows[row];
+        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place) + tile * tile_lines,
+                              staging + staged % 16 * kLineRowBytes + tile * kDownColumns * 2, valid / 4,
+                              line_tag(call_.generation, call_.epoch));
       }
       await_consumers();
     }

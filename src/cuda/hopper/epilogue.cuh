@@ -25,7 +25,7 @@ class Epilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  __device__ void store_up(const TaskSlot& slot, int tile, Accumulators& d) const {
+  __device__ void store_up(const TaskSlot& slot, int tile, Accumulators<kTileColumns>& d) const {
     const Geometry& g = call_.geometry();
     const int first = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) weigh(slot, d);
@@ -34,7 +34,7 @@ class Epilogue {
       const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * columns;
       if (call_.math.gated) {
         add_bias<0, kGroups / 2>(d, bias, first, g.intermediate);
-        add_bias<kGroups / 2, kGroups>(d, bias + g.intermediate, first - kTileColumns / 2, g.intermediate);
+        add_bias<kGroups / 2, kGroups>(d, bias + g.intermediate, first, g.intermediate);
       } else {
         add_bias<0, kGroups>(d, bias, first, g.intermediate);
       }
@@ -49,22 +49,26 @@ class Epilogue {
     if (!call_.math.gated) store_half<kGroups / 2>(slot, d, row_of, columns);
   }
 
-  __device__ void store_down(const TaskSlot& slot, int tile, Accumulators& d) const {
+  /// Down tile `tile`, and the one after it if `wide`: the second half of the accumulators holds nothing otherwise.
+  __device__ void store_down(const TaskSlot& slot, int tile, bool wide, Accumulators<kTileColumns>& d) const {
+    static_assert(kTileColumns == 2 * kDownColumns);
     const Geometry& g = call_.geometry();
-    const int first = tile * kTileColumns;
+    const int first = tile * kDownColumns;
+    const int columns = wide ? g.hidden - first : min(g.hidden - first, kDownColumns);
     if (call_.math.down_bias) {
       add_bias<0, kGroups>(d, weights_.down_bias + std::int64_t{slot.local_expert} * g.hidden, first, g.hidden);
     }
     if (call_.pre_reduced()) {
-      keep_partials(slot, d, first);
+      keep_partials(slot, d, first, columns);
     } else if (call_.lined()) {
-      push_lines(slot, d, g.hidden - first);
+      push_lines<0>(slot, d, tile);
+      if (wide) push_lines<kGroups / 2>(slot, d, tile + 1);
     } else {
       const auto row_of = [&](int row) {
         return reinterpret_cast<char*>(slot.rows[first_row_ + row]) + std::int64_t{first} * 2;
       };
-      store_half<0>(slot, d, row_of, g.hidden - first);
-      store_half<kGroups / 2>(slot, d, row_of, g.hidden - first);
+      store_half<0>(slot, d, row_of, columns);
+      if (wide) store_half<kGroups / 2>(slot, d, row_of, columns);
     }
   }
 
@@ -79,7 +83,7 @@ class Epilogue {
     return first_row_ + row < static_cast<int>(slot.num_rows);
   }
 
-  __device__ void weigh(const TaskSlot& slot, Accumulators& d) const {
+  __device__ void weigh(const TaskSlot& slot, Accumulators<kTileColumns>& d) const {
     const float low = slot.weights[first_row_ + row()];
     const float high = slot.weights[first_row_ + row() + 8];
 #pragma unroll
@@ -91,12 +95,12 @@ class Epilogue {
     }
   }
 
-  /// bias[first + column] to the columns of groups [begin, end); columns from `limit` on have none.
+  /// bias[first + column] to the columns of groups [begin, end), of which the first is column 0; from `limit` on there is none.
   template <int begin, int end>
-  __device__ void add_bias(Accumulators& d, const float* bias, int first, int limit) const {
+  __device__ void add_bias(Accumulators<kTileColumns>& d, const float* bias, int first, int limit) const {
 #pragma unroll
     for (int group = begin; group < end; ++group) {
-      const int at = first + group * 8 + column();
+      const int at = first + (group - begin) * 8 + column();
       if (at >= limit) continue;
       const float low = bias[at];
       const float high = bias[at + 1];
@@ -109,7 +113,7 @@ class Epilogue {
 
   /// Gated, the tile's first half is gate columns, the second the up columns of the same units, in the same thread.
   template <Activation activation>
-  __device__ void activate(Accumulators& d) const {
+  __device__ void activate(Accumulators<kTileColumns>& d) const {
     if (call_.math.gated) {
       const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
       const auto limit = static_cast<float>(call_.math.swiglu_limit);
@@ -121,9 +125,10 @@ class Epilogue {
     }
   }
 
-  /// 128 columns from group `first_group` on, 64 at a time, to row_of(row) in 16-byte stores; the tile has `columns`.
+  /// 128 columns from group `first_group` on, 64 at a time, to row_of(row) in 16-byte stores; the product has `columns`.
   template <int first_group, class RowOf>
-  __device__ void store_half(const TaskSlot& slot, const Accumulators& d, const RowOf& row_of, int columns) const {
+  __device__ void store_half(const TaskSlot& slot, const Accumulators<kTileColumns>& d, const RowOf& row_of,
+                             int columns) const {
     const std::uint32_t staging = shared_address(staging_);
     const int matrix_row = lane_ % 16;
     const int chunk = lane_ % 8;
@@ -150,8 +155,7 @@ class Epilogue {
     }
   }
 
-  __device__ void keep_partials(const TaskSlot& slot, const Accumulators& d, int first) const {
-    const int columns = call_.geometry().hidden - first;
+  __device__ void keep_partials(const TaskSlot& slot, const Accumulators<kTileColumns>& d, int first, int columns) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (!exists(slot, row() + 8 * half)) continue;
@@ -166,30 +170,34 @@ class Epilogue {
     }
   }
 
-  /// Lines want whole rows: the staging area takes four at a time, rows r, r + 1, r + 8, r + 9 of the warp's.
-  __device__ void push_lines(const TaskSlot& slot, const Accumulators& d, int columns) const {
-    constexpr int kRowBytes = kTileColumns * 2;
-    static_assert(kStagingBytes == 4 * kRowBytes);
+  /// Lines want whole rows: the staging area takes eight at a time, rows r to r + 3 and r + 8 to r + 11 of the warp's.
+  template <int first_group>
+  __device__ void push_lines(const TaskSlot& slot, const Accumulators<kTileColumns>& d, int tile) const {
+    constexpr int kRowBytes = kDownColumns * 2;
+    static_assert(kStagingBytes == 8 * kRowBytes);
     const WarpGroup warp;
-    const int valid = columns < kTileColumns ? columns : kTileColumns;
+    const int rest = call_.geometry().hidden - tile * kDownColumns;
+    const int valid = rest < kDownColumns ? rest : kDownColumns;
+    const std::size_t at = bytes_of_lines_before(call_, slot.task, tile);
 #pragma unroll 1
-    for (int first = 0; first < 8; first += 2) {
-      if (row() / 2 * 2 == first) {
+    for (int first = 0; first < 8; first += 4) {
+      if (row() / 4 * 4 == first) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          auto* target = reinterpret_cast<std::uint32_t*>(staging_ + (row() % 2 + 2 * half) * kRowBytes) + lane_ % 4;
+          auto* target = reinterpret_cast<std::uint32_t*>(staging_ + (row() % 4 + 4 * half) * kRowBytes) + lane_ % 4;
 #pragma unroll
-          for (int group = 0; group < kGroups; ++group) {
-            target[4 * group] = round_pair<dtype>(d[4 * group + 2 * half], d[4 * group + 2 * half + 1]);
+          for (int group = 0; group < kGroups / 2; ++group) {
+            const int from = 4 * (first_group + group) + 2 * half;
+            target[4 * group] = round_pair<dtype>(d[from], d[from + 1]);
           }
         }
       }
       __syncwarp();
-      for (int staged = 0; staged < 4; ++staged) {
-        const int row = first + staged % 2 + staged / 2 * 8;
+      for (int staged = 0; staged < 8; ++staged) {
+        const int row = first + staged % 4 + staged / 4 * 8;
         if (!exists(slot, row)) continue;
         const std::uint64_t place = slot.rows[first_row_ + row];
-        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place), staging_ + staged * kRowBytes,
+        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place) + at, staging_ + staged * kRowBytes,
                               valid / 4, line_tag(call_.generation, call_.epoch));
       }
       __syncwarp();

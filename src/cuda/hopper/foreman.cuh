@@ -20,8 +20,13 @@ __device__ inline std::uint64_t pack_place(int rank, std::size_t offset) {
 __device__ inline int rank_of_place(std::uint64_t place) { return static_cast<int>(place >> 48); }
 __device__ inline std::size_t offset_of_place(std::uint64_t place) { return place & ((std::uint64_t{1} << 48) - 1); }
 
+/// From the lines of a down task's first tile to those of tile `tile`.
+__device__ inline std::size_t bytes_of_lines_before(const Call& call, const Task& task, int tile) {
+  return (static_cast<std::size_t>(tile) - task.tile) * static_cast<std::size_t>(call.heap.segment_lines) * sizeof(Line);
+}
+
 /// slot.rows: up, the address of the token row; down, the address of the result cell, of the partial row (pre_reduced),
-/// or the packed place of the result's lines (lined, where a down task has one tile).
+/// or the packed place of the lines of the result's first tile (lined; those of the second follow).
 class Foreman {
  public:
   /// `decode_rows`: most rows of an m-block whose tasks are decode tiles.
@@ -56,9 +61,9 @@ class Foreman {
            group.all(block_.done[num_completed_ % kTaskSlots].test(parity_of(num_completed_)));
   }
 
-  __device__ bool all_begun() const {
+  __device__ bool last_is_ending() const {
     const std::uint32_t last = num_filled_ - 1;
-    return num_filled_ == 0 || block_.begun[last % kTaskSlots].test(parity_of(last));
+    return num_filled_ == 0 || block_.ending[last % kTaskSlots].test(parity_of(last));
   }
 
   /// Others wait for what follows from a finished task: all of it before the next look at the ring.
@@ -71,11 +76,11 @@ class Foreman {
     return Step::advanced;
   }
 
-  /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders have
-  /// begun all tasks before it, so that no block hoards tasks.
+  /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders are at the
+  /// end of the task before it, so that no block hoards tasks.
   __device__ Step take_in(const WarpGroup& group) {
     if (!claimed_) {
-      if (!group.all(num_filled_ - num_completed_ < kTaskSlots && all_begun())) return Step::idle;
+      if (!group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending())) return Step::idle;
       ticket_ = group.broadcast(group.leader() ? ring_.claim() : 0);
       claimed_ = true;
     }
@@ -197,8 +202,8 @@ class Foreman {
   /// Bytes of one row of a down task.
   __device__ std::int64_t down_bytes(const Task& task) const {
     const Geometry& g = call_.geometry();
-    const int rest = g.hidden - static_cast<int>(task.tile) * kTileColumns;
-    const int columns = task.num_tiles * kTileColumns;
+    const int rest = g.hidden - static_cast<int>(task.tile) * kDownColumns;
+    const int columns = task.num_tiles * kDownColumns;
     return std::int64_t{rest < columns ? rest : columns} * g.element_bytes;
   }
 

@@ -21,11 +21,11 @@ class Loader {
       const TaskSlot& slot = block_.slots[slot_.index];
       if (slot.task.kind == TaskKind::exit) return;
       if (asks()) log().waited(SignalKind::task, call_.rank);
-      if (asks()) block_.begun[slot_.index].arrive();
       if (slot.task.kind == TaskKind::reduce) {
+        if (asks()) tell_ending();
         block_.stored[slot_.index].wait(slot_.parity);  // no phase goes by unseen
       } else {
-        for (std::uint32_t i = 0; i < slot.task.num_tiles; ++i) load_tile(slot, static_cast<int>(slot.task.tile + i));
+        for_each_product(slot.task, [&](int tile, bool wide) { load_product(slot, tile, wide); });
       }
       if (asks()) log().ran(slot.task);
       block_.done[slot_.index].arrive();
@@ -43,21 +43,28 @@ class Loader {
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index]); }
 
-  __device__ void load_tile(const TaskSlot& slot, int tile) {
+  __device__ void load_product(const TaskSlot& slot, int tile, bool wide) {
     num_asked_ = 0;
+    const Task& task = slot.task;
+    const int at_once = tiles_at_once(task);
+    const int steps_left =
+        (static_cast<int>(task.tile) + task.num_tiles - tile + at_once - 1) / at_once * num_steps(call_, task);
+    ending_step_ = steps_left - kStepsAhead;
+    if (asks() && (ending_step_ == 0 || (ending_step_ < 0 && tile == static_cast<int>(task.tile)))) tell_ending();
     if (slot.task.kind == TaskKind::up) {
       gather(slot, up_operands(slot, tile));
     } else if (slot.decode) {
-      gather(slot, down_operands(slot, tile));
+      gather(slot, down_operands(slot, tile, wide));
     } else {
-      load_down(slot, tile);
+      load_down(slot, tile, wide);
     }
   }
 
   /// What a task with gathered rows multiplies.
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
-    int first, second;       ///< rows of its boxes; second < 0: one box makes the tile
+    int first, second;       ///< rows of its boxes; second < 0: there is one box
+    std::uint32_t bytes;     ///< of the boxes
     std::uint64_t policy;
     int k;
     const char* rows;  ///< rows that follow each other; null: slot.rows says where each is
@@ -70,14 +77,15 @@ class Loader {
     const int first =
         static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-    return {&maps_.up, first, second, policy_of(slot), g.hidden, nullptr, 0};
+    return {&maps_.up, first, second, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
   }
 
-  __device__ Operands down_operands(const TaskSlot& slot, int tile) const {
+  __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
     const Geometry& g = call_.geometry();
-    return {&maps_.down,
-            first_down_row(slot, tile),
+    return {wide ? &maps_.down : &maps_.narrow_down,
+            static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns,
             -1,
+            static_cast<std::uint32_t>(wide ? kStageWeightBytes : kStageWeightBytes / 2),
             policy_of(slot),
             g.intermediate,
             call_.intermediate_row(slot.task.index, 0),
@@ -89,8 +97,15 @@ class Loader {
     return slot.decode ? stream_policy() : keep_policy();
   }
 
-  __device__ int first_down_row(const TaskSlot& slot, int tile) const {
-    return static_cast<int>(slot.local_expert) * call_.geometry().hidden + tile * kTileColumns;
+  /// Asks for the boxes of one step.
+  __device__ void load_weights(const Operands& operands, int index, int step) {
+    Barrier& full = block_.full[index];
+    const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
+    load_box(weights, *operands.map, full, step * kStageElements, operands.first, operands.policy);
+    if (operands.second >= 0) {
+      load_box(weights + kStageWeightBytes / 2, *operands.map, full, step * kStageElements, operands.second,
+               operands.policy);
+    }
   }
 
   /// As few rows as the consumers multiply: a decode tile's are padded, a prefill tile's second half may be skipped.
@@ -125,17 +140,13 @@ class Loader {
     const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
     const auto ask = [&](int index, int step) {
       Barrier& full = block_.full[index];
-      full.arrive_expecting(kStageWeightBytes);
-      const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
-      load_box(weights, *operands.map, full, step * kStageElements, operands.first, operands.policy);
-      if (operands.second >= 0) {
-        load_box(weights + kStageWeightBytes / 2, *operands.map, full, step * kStageElements, operands.second,
-                 operands.policy);
-      }
+      full.arrive_expecting(operands.bytes);
+      load_weights(operands, index, step);
     };
     const int steps = num_steps(call_, slot.task);
     await_rows(steps, ask);
     const auto load_step = [&](int step, int offset, int bytes) {
+      if (asks() && step > 0 && step == ending_step_) tell_ending();
       block_.empty[stage_.index].wait(stage_.parity ^ 1u);
       Barrier& full = block_.full[stage_.index];
       const std::uint32_t stage = stage_address();
@@ -161,6 +172,8 @@ class Loader {
     }
   }
 
+  __device__ void tell_ending() { block_.ending[slot_.index].arrive(); }
+
   /// Waits until the task's rows are there. What weights the stages hold until then is asked for before.
   template <class Ask>
   __device__ void await_rows(int steps, const Ask& ask) {
@@ -175,26 +188,24 @@ class Loader {
     block_.stored[slot_.index].wait(slot_.parity);
   }
 
-  __device__ void load_down(const TaskSlot& slot, int tile) {
-    const int first = first_down_row(slot, tile);
+  __device__ void load_down(const TaskSlot& slot, int tile, bool wide) {
+    const Operands operands = down_operands(slot, tile, wide);
     const int steps = num_steps(call_, slot.task);
-    const std::uint64_t policy = keep_policy();
     const auto ask = [&](int index, int step) {
-      Barrier& full = block_.full[index];
-      full.arrive_expecting(kStageBytes);
-      load_box(shared_address(block_.stages[index]) + kStageTokenBytes, maps_.down, full, step * kStageElements, first,
-               policy);
+      block_.full[index].arrive_expecting(kStageTokenBytes + operands.bytes);
+      load_weights(operands, index, step);
     };
     await_rows(steps, ask);
     // The intermediate was stored by other threads; the foreman has acquired it.
     if (asks()) fence_async_global();
     for (int step = 0; step < steps; ++step) {
+      if (asks() && step > 0 && step == ending_step_) tell_ending();
       block_.empty[stage_.index].wait(stage_.parity ^ 1u);
       Barrier& full = block_.full[stage_.index];
       if (asks()) {
         if (step >= num_asked_) ask(stage_.index, step);
         load_box(stage_address(), maps_.intermediate, full, step * kStageElements,
-                 static_cast<int>(slot.task.index) * kTileRows, policy);
+                 static_cast<int>(slot.task.index) * kTileRows, operands.policy);
       }
       full.arrive();
       stage_.advance();
@@ -207,6 +218,7 @@ class Loader {
   int warp_;
   int lane_;
   int num_asked_ = 0;  ///< steps of the tile whose weights are under way; of the thread that asks
+  int ending_step_ = 0;  ///< kStepsAhead before the task's end, counted from the tile's first; may be another tile's
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/cluster.cuh"
-#include "cuda/hopper/decode_wgmma.cuh"
+#include "cuda/hopper/wgmma.cuh"
 #include "cuda/hopper/ptx.cuh"
 #include "cuda/hopper/router_launch.hpp"
 #include "cuda/hopper/router_shape.hpp"
@@ -42,7 +42,7 @@ struct RouterTile {
 template <DType dtype, int kRows>
 class RouterBlock {
   using Tile = RouterTile<kRows>;
-  using Sums = TokenAccumulators<kRows>;
+  using Sums = Accumulators<kRows>;
 
  public:
   __device__ RouterBlock(const RouterArgs& args, const RouterGrid& grid, const RouterMaps& maps, Tile& tile)
@@ -165,7 +165,7 @@ class RouterBlock {
 #pragma unroll
       for (int k = 0; k < Tile::kStageElements / 16; ++k) {
         const auto at = static_cast<std::uint64_t>(2 * k);
-        wgmma_tokens<dtype, kRows>(sums, experts + at, tokens + at);
+        wgmma<dtype, kRows>(sums, experts + at, tokens + at);
       }
       wgmma_commit();
       if (before >= 0) {
@@ -205,7 +205,7 @@ class RouterBlock {
     }
   }
 
-  /// See TokenAccumulators. `again`: added to what this thread stored before.
+  /// See Accumulators. `again`: added to what this thread stored before.
   __device__ void store(const Sums& sums, bool again) {
     float* first = &tile_.sums[lane() % 4 * 2][warp() * 16 + lane() / 4];
 #pragma unroll

@@ -27,6 +27,8 @@ TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, co
   return {.up = make_tensor_map(problem.dtype, weights.up, experts * problem.up_columns(), geometry.hidden,
                                 kTileColumns / 2),
           .down = make_tensor_map(problem.dtype, weights.down, experts * geometry.hidden, geometry.intermediate, kTileColumns),
+          .narrow_down = make_tensor_map(problem.dtype, weights.down, experts * geometry.hidden, geometry.intermediate,
+                                         kDownColumns),
           .intermediate = make_tensor_map(problem.dtype, intermediate, std::int64_t{geometry.num_m_blocks} * kTileRows,
                                           geometry.intermediate, kTileRows)};
 }

@@ -20,6 +20,7 @@ CUtensorMap make_tensor_map(DType dtype, const void* data, std::int64_t rows, st
 struct TensorMaps {
   CUtensorMap up;            // [num_local_experts * up_columns][hidden], boxes of 128 rows
   CUtensorMap down;          // [num_local_experts * hidden][intermediate], boxes of 256 rows
+  CUtensorMap narrow_down;   // the same, boxes of 128 rows
   CUtensorMap intermediate;  // [num_m_blocks * tile.rows][intermediate], boxes of an m-block
 };
 

@@ -20,11 +20,20 @@ inline constexpr int kTaskElements = 2048;
 /// registers hold; up to it decode tiles were never slower than prefill tiles (docs/adr/0008-decode-tiles.md).
 inline constexpr int kDecodeRows = 64;
 
+/// Down tiles are half a product wide. At the end of a call they are tasks of their own, so that fewer multiprocessors
+/// wait for the last.
+inline constexpr int kDownColumns = kTileColumns / 2;
+
+/// Steps of k before a task ends when its block takes the next one: what a foreman needs to find it and its rows. Sooner,
+/// long tasks would wait for one block while others have nothing to do.
+inline constexpr int kStepsAhead = 24;
+
 /// Gated, half of a task's columns are gate columns.
 constexpr TileShape tile_shape(bool gated) {
   return {.rows = kTileRows,
           .up_columns = gated ? kTileColumns / 2 : kTileColumns,
-          .down_columns = kTileColumns,
+          .down_columns = kDownColumns,
+          .down_tiles_at_once = kTileColumns / kDownColumns,
           .task_elements = kTaskElements};
 }
 
