@@ -8,11 +8,11 @@
 
 namespace flashmoe {
 
-/// Tile a processor computes in one task.
+/// Tiles that processors compute.
 struct TileShape {
   int rows = 0;          ///< token rows of an m-block
   int up_columns = 0;    ///< columns of the intermediate a task makes (gate and up of each, when gated)
-  int down_columns = 0;  ///< columns of the result a task makes
+  int down_columns = 0;  ///< columns of the result a down tile has
   int down_tiles_at_once = 1;  ///< down tiles that the engine multiplies fastest: a task has so many, or a multiple
   int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
   bool operator==(const TileShape&) const = default;

@@ -188,7 +188,8 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
   }
   text += fmt::format("; tiles of {} rows x {} up / {} down columns", g.tile.rows, g.tile.up_columns, g.tile.down_columns);
   if (plan.up_tiles > 1 || plan.down_tiles > 1) {
-    text += fmt::format(", {} / {} a task", plan.up_tiles, plan.down_tiles);
+    text += fmt::format(", {} / {} a task{}", plan.up_tiles, plan.down_tiles,
+                        plan.narrow_ends ? " (1 where the call ends)" : "");
   }
   return text;
 }
