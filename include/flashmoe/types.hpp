@@ -22,7 +22,9 @@ enum class Activation : std::uint8_t { silu, gelu_erf, gelu_tanh, relu, relu_squ
 /// How tokens and results travel (docs/protocol.md). `automatic` lets the plan choose.
 enum class WireForm : std::uint8_t { automatic, counted, lined };
 
-/// per_route: one result cell per (token, choice). pre_reduced: one per (token, expert rank).
+/// per_route: one result cell per (token, choice). pre_reduced: one per (token, expert rank): that rank's sum, rounded, so
+/// that results depend on the number of ranks and a small term is lost beside large ones of other ranks that cancel.
+/// `automatic` takes it where the wire would take longer than the experts (Problem::batch_invariant: never).
 enum class ResultForm : std::uint8_t { automatic, per_route, pre_reduced };
 
 /// Bytes of one stored element.

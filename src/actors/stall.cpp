@@ -68,8 +68,8 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
           "rank {}'s {} waited {:.3g} s for rank {} to enter call {}, and its header did not come: check "
           "that it is alive and makes the same calls{}",
           stall.rank, to_string(stall.actor), deadline_seconds, wait.peer, wait.expected,
-          gpu_is_shared ? ", and, as ranks share a GPU, that nothing synchronises the device between their "
-                          "launches"
+          gpu_is_shared ? ", and, as ranks share a GPU, that between their launches nothing synchronises the device or "
+                          "loads code (a kernel's first use, memory or a layer given back) and no other group runs there"
                         : "");
     default: break;
   }

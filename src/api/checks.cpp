@@ -27,6 +27,13 @@ void check_group_id(const std::string& group_id) {
                   ProcessRank::kMaxGroupId, group_id.size(), printable(group_id)));
 }
 
+void check_seconds(const char* name, double got, const char* after_which) {
+  constexpr double kLongest = 1e6;
+  if (got > 0 && got <= kLongest) return;
+  throw InvalidArgument(fmt::format("{} ({}) must be above 0 and at most {}: give the seconds after which {}", name, got,
+                                    kLongest, after_which));
+}
+
 void check_backend(BackendKind backend) {
   if (backend == BackendKind::cpu || backend == BackendKind::cuda) return;
   throw InvalidArgument(fmt::format("backend (number {}) must be one of cpu, cuda: use a named enumerator",

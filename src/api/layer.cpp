@@ -33,10 +33,8 @@ void check_problem(const Group& group, const Problem& problem) {
 
 double choose_deadline(const LayerOptions& options, const Group& group) {
   if (options.deadline_seconds == 0) return group.options().deadline_seconds;
-  if (!(options.deadline_seconds > 0)) {
-    throw InvalidArgument(fmt::format("deadline_seconds ({}) of the layer must be above 0, or 0 for the group's",
-                                      options.deadline_seconds));
-  }
+  check_seconds("deadline_seconds", options.deadline_seconds,
+                "a call in which nothing happens has failed, or 0 for the group's");
   return options.deadline_seconds;
 }
 

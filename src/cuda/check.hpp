@@ -23,14 +23,43 @@ class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     check(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (device != previous_) check(cudaSetDevice(device), "cudaSetDevice");
+    if (device == previous_) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = true;
   }
-  ~DeviceGuard() { cudaSetDevice(previous_); }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(previous_);
+  }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
   int previous_ = 0;
+  bool changed_ = false;
+};
+
+/// The same for destructors, which throw nothing: errors of the device are raised by the calls that meet them.
+class ReleaseGuard {
+ public:
+  explicit ReleaseGuard(int device) noexcept {
+    const cudaError_t result = cudaGetDevice(&previous_);
+    forked_ = result == cudaErrorInitializationError;
+    changed_ = result == cudaSuccess && device != previous_;
+    if (changed_) cudaSetDevice(device);
+  }
+  ~ReleaseGuard() {
+    if (changed_) cudaSetDevice(previous_);
+  }
+  ReleaseGuard(const ReleaseGuard&) = delete;
+  ReleaseGuard& operator=(const ReleaseGuard&) = delete;
+
+  /// In the child of a fork CUDA does not work, and what was made before is the parent's: nothing is to be released.
+  bool forked() const { return forked_; }
+
+ private:
+  int previous_ = 0;
+  bool forked_ = false;
+  bool changed_ = false;
 };
 
 /// Lets this thread allocate, load kernels and look at memory while a stream is being captured; what is launched on

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/heap_layout.hpp"
+#include "fabric/launch_streams.hpp"
 
 namespace flashmoe::cuda_backend {
 
@@ -29,15 +30,21 @@ class DeviceHeap {
   /// Ranks, of any process, whose kernels share the GPU of a rank of this process, itself included.
   virtual int num_ranks_beside(int rank) const = 0;
 
+  fabric::LaunchStreams& launch_streams() { return launch_streams_; }
+
   /// Fills the payload of a rank of this process (rows and results, not counters and tags) with a byte, for tests.
   void poison(int rank, int byte);
 
  protected:
-  explicit DeviceHeap(const Geometry& geometry) : layout_(make_heap_layout(geometry)) {}
+  explicit DeviceHeap(const Geometry& geometry)
+      : layout_(make_heap_layout(geometry)), launch_streams_(geometry.num_ranks) {}
 
   HeapLayout layout_;
   std::vector<char*> bases_;  // [num_ranks]
   std::uint16_t generation_ = 0;
+
+ private:
+  fabric::LaunchStreams launch_streams_;
 };
 
 /// 1..65535 in turn. One rank draws it for all.

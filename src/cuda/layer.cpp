@@ -65,6 +65,12 @@ KernelEntry RankContext::kernel(DType dtype) const {
   return entry;
 }
 
+void RankContext::note_launch(cudaStream_t stream) {
+  // Null and cudaStreamLegacy name one stream, cudaStreamPerThread as many as there are threads.
+  const void* named = stream == cudaStreamPerThread ? nullptr : stream == nullptr ? cudaStreamLegacy : stream;
+  heap_->launch_streams().note(rank_, device(), named);
+}
+
 KernelArgs RankContext::make_args() const {
   KernelArgs args;
   Call& call = args.call;
@@ -136,6 +142,7 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
   const bool eager = capture == cudaStreamCaptureStatusNone;
+  context_->note_launch(stream);
   if (eager) check(cudaStreamWaitEvent(stream, context_->last_launch(), 0), "cudaStreamWaitEvent");
   check(cudaLaunchKernel(kernel_.function, dim3(static_cast<unsigned>(context_->num_blocks())),
                          dim3(static_cast<unsigned>(kernel_.threads)), parameters, kernel_.shared_bytes, stream),

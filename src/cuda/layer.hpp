@@ -49,6 +49,8 @@ class RankContext {
   const void* intermediate() const { return local_.as<char>() + local_layout_.intermediate; }
   std::size_t local_bytes() const { return local_layout_.total_bytes; }
   KernelArgs make_args() const;
+  /// Throws InvalidArgument where another rank of this GPU has launched the same call on `stream`.
+  void note_launch(cudaStream_t stream);
   Outcome& outcome() const { return *outcome_.get(); }
   /// Copied from the device in the order of `stream`, by default one of this thread's.
   KernelState state(cudaStream_t stream = cudaStreamPerThread) const;

@@ -26,9 +26,9 @@ class DeviceMemory {
   }
   ~DeviceMemory() {
     if (data_ == nullptr) return;
-    const DeviceGuard guard(device_);
+    const ReleaseGuard guard(device_);
     const RelaxedCapture relaxed;
-    cudaFree(data_);
+    if (!guard.forked()) cudaFree(data_);
   }
   DeviceMemory(DeviceMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), device_(other.device_), bytes_(other.bytes_) {}

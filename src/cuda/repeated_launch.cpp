@@ -23,7 +23,7 @@ RepeatedLaunch::RepeatedLaunch(LaunchedCall call, const Repetition& repetition)
 }
 
 RepeatedLaunch::~RepeatedLaunch() {
-  const DeviceGuard guard(call_.context->device());
+  const ReleaseGuard guard(call_.context->device());
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
 }

@@ -92,14 +92,11 @@ void VmmHeap::share(const std::vector<Card>& cards) {
 }
 
 VmmHeap::~VmmHeap() {
-  // Errors of the device have been or will be raised by the calls that meet them.
-  int previous = 0;
-  cudaGetDevice(&previous);
-  cudaSetDevice(device_);
+  const ReleaseGuard guard(device_);
+  if (guard.forked()) return;
   cudaDeviceSynchronize();
   meeting_->leave(kLeaveSeconds);
   memory_.clear();
-  cudaSetDevice(previous);
 }
 
 int VmmHeap::device(int rank) const {

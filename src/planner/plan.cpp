@@ -36,12 +36,18 @@ constexpr std::size_t kHeapBudgetBytes = std::size_t{1536} << 20;
 /// And the local scratch of pre_reduced results this.
 constexpr std::int64_t kPartialBudgetBytes = std::int64_t{1} << 30;
 
+/// Time on the wire that is worth a rounding of every rank's sum.
+constexpr double kWorthPreReducingUs = 20;
+
+bool pre_reducing_wins(const WireEstimate& estimate) {
+  return estimate.per_route_us > estimate.ffn_us && estimate.per_route_us - estimate.pre_reduced_us > kWorthPreReducingUs;
+}
+
 bool may_pre_reduce(const Problem& problem) {
   if (problem.result_form == ResultForm::pre_reduced) return true;
   if (problem.result_form == ResultForm::per_route || problem.batch_invariant) return false;
   if (problem.wire_form == WireForm::lined) return false;
-  const WireEstimate estimate = estimate_wire(problem, problem.max_tokens);
-  return estimate.per_route_us > estimate.ffn_us && estimate.pre_reduced_us < estimate.per_route_us;
+  return pre_reducing_wins(estimate_wire(problem, problem.max_tokens));
 }
 
 std::int64_t default_wave_tokens(const Problem& problem) {
@@ -139,8 +145,7 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
   plan.wire_form = lined_fits ? WireForm::lined : WireForm::counted;
   if (plan.wire_form == WireForm::counted && geometry.pre_reduced) {
     const WireEstimate estimate = estimate_wire(problem, max_tokens);
-    const bool wins = estimate.per_route_us > estimate.ffn_us && estimate.pre_reduced_us < estimate.per_route_us;
-    if (problem.result_form == ResultForm::pre_reduced || wins) plan.result_form = ResultForm::pre_reduced;
+    if (problem.result_form == ResultForm::pre_reduced || pre_reducing_wins(estimate)) plan.result_form = ResultForm::pre_reduced;
   }
   plan.list_weights = problem.weight_on_input || plan.result_form == ResultForm::pre_reduced;
   const int at_once = geometry.tile.down_tiles_at_once;

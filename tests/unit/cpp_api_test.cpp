@@ -202,6 +202,25 @@ TEST(CppApi, options_out_of_range_are_refused) {
   refuses(2, {.backend = static_cast<BackendKind>(9)}, "backend (number 9) must be one of cpu, cuda");
 }
 
+TEST(CppApi, a_layers_own_deadline_counts_for_its_calls_and_is_checked) {
+  const Problem problem = small_problem(2);
+  const World world(problem, {.deadline_seconds = 300});
+  const auto with = [&](int rank, double deadline_seconds) {
+    return Layer(world.group, rank, problem, world.weights[static_cast<std::size_t>(rank)].view(),
+                 {.deadline_seconds = deadline_seconds});
+  };
+  for (const double seconds : {-1.0, 1.1e6, HUGE_VAL, std::nan("")}) {
+    EXPECT_THAT([&] { with(0, seconds); },
+                ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("deadline_seconds ("),
+                                                     HasSubstr("must be above 0 and at most 1000000"),
+                                                     HasSubstr("or 0 for the group's"))));
+  }
+  std::vector<Layer> layers;
+  for (int rank = 0; rank < 2; ++rank) layers.push_back(with(rank, 0.1));
+  std::vector<Batch> batches{test::make_batch(problem, 4, 5)};  // rank 1 never comes
+  EXPECT_THAT(call(layers, batches, {0}), testing::ElementsAre(HasSubstr("waited 0.1 s for rank 1"), ""));
+}
+
 TEST(CppApi, arguments_of_a_call_are_checked_before_anything_is_sent) {
   const Problem problem = small_problem(1);
   World world(problem);

@@ -122,6 +122,16 @@ TEST(Forms, results_are_pre_reduced_where_the_wire_is_the_bound_and_bits_may_dep
   EXPECT_EQ(plan_call(mixtral, plan_geometry(mixtral, kEngine), 8192).result_form, ResultForm::per_route);
 }
 
+TEST(Forms, a_few_microseconds_of_wire_are_not_worth_a_rounding) {
+  Problem problem = qwen(64);
+  problem.hidden = 64;
+  problem.intermediate = 8;
+  const WireEstimate estimate = estimate_wire(problem, 64);
+  ASSERT_GT(estimate.per_route_us, estimate.ffn_us);
+  ASSERT_LT(estimate.pre_reduced_us, estimate.per_route_us);
+  EXPECT_EQ(plan_call(problem, plan_geometry(problem, kEngine), 64).result_form, ResultForm::per_route);
+}
+
 TEST(Forms, short_tiles_are_taken_together_where_there_are_many) {
   EngineTraits engine = kEngine;
   engine.tile.task_elements = 2048;

@@ -69,7 +69,8 @@ TEST(Stall, sentences_say_what_was_wanted_and_got_and_what_to_do) {
   EXPECT_THAT(
       describe(stall_of(2, SignalKind::header, 1, 7), 2.5, 4, 16, true),
       HasSubstr(
-          "the same calls, and, as ranks share a GPU, that nothing synchronises the device between their launches"));
+          "the same calls, and, as ranks share a GPU, that between their launches nothing synchronises the device or loads "
+          "code (a kernel's first use, memory or a layer given back) and no other group runs there"));
   EXPECT_EQ(sentence(stall_of(2, SignalKind::wrong_id, 2, 4 * 10 + 3, static_cast<std::uint64_t>(-5))),
             "topk_ids[10][3] of rank 2 is -5, wanted -1 (masked) or 0..15: check that the ids are global expert ids of this "
             "layer");

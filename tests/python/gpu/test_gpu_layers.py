@@ -1,6 +1,7 @@
 """fused_moe and layers on GPU tensors, against the CPU in fp64."""
 
 import gc
+import os
 import weakref
 
 import batches
@@ -279,3 +280,32 @@ def test_memory_is_taken_on_the_gpu_of_the_tensors_alone():  # GROUP3
     taken = [before - torch.cuda.mem_get_info(gpu)[0] for gpu, before in enumerate(free)]
     assert layer.info.heap_bytes >= 64 << 20
     assert taken[1] >= layer.info.heap_bytes and taken[0] <= 4 << 20, taken
+
+
+def test_ranks_of_one_gpu_on_one_stream_are_refused():
+    """The second would begin when the first has ended, which waits for it."""
+    w13, w2 = batches.weights()
+    group = flashmoe.Group(2, backend="cuda", deadline_seconds=3)
+    half = EXPERTS // 2
+    layers = [flashmoe.Layer(problem(8, num_ranks=2), w13[rank * half:][:half].contiguous(),
+                             w2[rank * half:][:half].contiguous(), group=group, rank=rank) for rank in range(2)]
+    x, *routes = batches.batch(8)
+    layers[0].forward(x, *routes)
+    with pytest.raises(flashmoe.InvalidArgument, match="stream of rank 1's call 0 is that of rank 0's"):
+        layers[1].forward(x, *routes)
+    torch.cuda.synchronize()
+    with pytest.raises(flashmoe.Timeout):  # rank 1 never came
+        layers[0].check_calls()
+
+
+def test_a_forked_child_may_drop_the_layers_of_its_parent():
+    w13, w2 = batches.weights()
+    layer = flashmoe.Layer(problem(8), w13, w2)
+    x, *routes = batches.batch(8)
+    y = layer.forward(x, *routes).clone()
+    child = os.fork()
+    if child == 0:
+        layer.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(layer.forward(x, *routes), y)
