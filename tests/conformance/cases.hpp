@@ -1,5 +1,5 @@
 // Failures that users of other MoE libraries reported, as typed suites over backends (see layer_suite.hpp):
-// rank_cases.hpp, shape_cases.hpp, repeat_cases.hpp. docs/cases.md says which report became which test, here or
+// {rank,shape,repeat,precision}_cases.hpp. docs/cases.md says which report became which test, here or
 // elsewhere. T tokens on a rank, E experts in all, K experts per token, R ranks.
 // A Backend::World also has, for calls without a barrier between them: each_rank(work), forward(rank, batch,
 // max_tokens, deadline_seconds, layer), plan(rank) and overhead_bytes(rank) of a rank's last call, calls_finished(rank);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "conformance/cpu_backend.hpp"
+#include "conformance/precision_cases.hpp"
 #include "conformance/rank_cases.hpp"
 #include "conformance/repeat_cases.hpp"
 #include "conformance/shape_cases.hpp"
@@ -13,6 +14,7 @@ namespace flashmoe::test {
 INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, RankCases, CpuBackend);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, ShapeCases, CpuBackend);
 INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, RepeatCases, CpuBackend);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, PrecisionCases, CpuBackend);
 
 namespace {
 

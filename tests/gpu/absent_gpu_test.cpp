@@ -1,4 +1,4 @@
-// Machines where the CUDA backend cannot run: one sentence that says why. Needs no GPU.
+// Machines and types where the CUDA backend, or an engine of it, cannot run: one sentence that says why. Needs no GPU.
 // Each machine is played by a process of its own, because a process asks for its driver once.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cuda/cuda_backend.hpp"
+#include "cuda/kernel_table.hpp"
 #include "support/processes.hpp"
 
 namespace flashmoe::test {
@@ -17,14 +18,19 @@ namespace {
 
 using ::testing::StartsWith;
 
-std::string refusal_where(const std::function<void()>& prepare) {
+/// What `body` returns or throws in a process of its own.
+std::string outcome_of(const std::function<std::string()>& body) {
   Processes processes;
-  processes.start([&](const Processes::Say&) -> std::string {
+  processes.start([&](const Processes::Say&) { return body(); });
+  return processes.finish(0);
+}
+
+std::string refusal_where(const std::function<void()>& prepare) {
+  return outcome_of([&]() -> std::string {
     prepare();
     require_cuda_device();
     return "accepted";
   });
-  return processes.finish(0);
 }
 
 TEST(AbsentGpu, a_machine_that_shows_no_gpu_is_told) {
@@ -41,6 +47,28 @@ TEST(AbsentGpu, a_driver_that_is_too_old_is_told) {
   });
   EXPECT_THAT(refusal, StartsWith("CudaError: backend (cuda) needs a driver for CUDA 13.0 or newer, and this machine's "
                                   "is for CUDA 12.4: update the NVIDIA driver"));
+}
+
+TEST(AbsentGpu, ARCH3_where_no_gpu_is_a_hopper_the_portable_engine_is_chosen) {
+  const auto engine_chosen = [](EngineKind wanted) {
+    return outcome_of([wanted] {
+      setenv("CUDA_VISIBLE_DEVICES", "", 1);
+      return std::string(to_string(cuda_backend::choose_engine({.dtype = DType::bf16}, wanted)));
+    });
+  };
+  EXPECT_EQ(engine_chosen(EngineKind::automatic), "portable");
+  EXPECT_THAT(engine_chosen(EngineKind::hopper),
+              StartsWith("InvalidArgument: engine hopper needs dtype bf16 or fp16 and GPUs of compute capability 9.0"));
+}
+
+TEST(AbsentGpu, ARCH5_a_type_without_a_kernel_is_told_which_to_use) {
+  const std::string refusal = outcome_of([]() -> std::string {
+    cuda_backend::kernel_entry(EngineKind::portable, DType::fp32);
+    return "accepted";
+  });
+  EXPECT_EQ(refusal,
+            "InvalidArgument: dtype fp32 runs on the cpu backend only: use tf32, which keeps fp32 storage, or "
+            "backend cpu");
 }
 
 }  // namespace
