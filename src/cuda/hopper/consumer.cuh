@@ -95,6 +95,7 @@ class Consumer {
     if (leads()) log().worked();
   }
 
+  /// Not wide, the second half of the accumulators stays clear and is not stored.
   __device__ __forceinline__ void run_prefill(const TaskSlot& slot, int tile, bool wide) {
     Accumulators<kTileColumns> d;
     clear(d);
@@ -128,6 +129,7 @@ class Consumer {
     if (lane_ == 0) block_.empty[stage].arrive();
   }
 
+  /// The warpgroup's 64 rows by `columns` weight rows.
   template <int columns>
   __device__ __forceinline__ void multiply(const TaskSlot& slot, Accumulators<columns>& d) {
     const auto first_row = static_cast<std::uint32_t>(warp() / 4 * kStageTokenBytes / 2);
