@@ -401,6 +401,31 @@ def test_compiled_equals_eager(hidden):  # COMPILE1
         assert torch.equal(compiled(x), block(x))
 
 
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("values", [(1.5, 1.25, 0.75), (1, 2, 3)], ids=["floats", "integers"])
+def test_compiled_equals_eager_while_sizes_and_numbers_change(dynamic, values):  # COMPILE1
+    _, w13, w2, *_ = make()
+
+    def route(logits, scale):
+        return flashmoe.route(logits, TOP_K, scaling_factor=scale)
+
+    def block(x, weights, ids, alpha):
+        return flashmoe.fused_moe(x, w13, w2, weights, ids, gate_up_order="gate_up", activation="swiglu_clamped",
+                                  swiglu_alpha=alpha, swiglu_limit=2 * alpha)
+
+    torch._dynamo.reset()
+    compiled_route, compiled = (torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+                                for function in (route, block))
+    for tokens, value in zip((9, 4, 30), values):
+        logits, x = torch.randn(tokens, EXPERTS), torch.randn(tokens, HIDDEN)
+        weights, ids = route(logits, value)
+        for ours, theirs in zip(compiled_route(logits, value), (weights, ids)):
+            assert torch.equal(ours, theirs)
+        y = block(x, weights, ids, value)
+        assert torch.equal(compiled(x, weights, ids, value), y)
+        assert not torch.equal(block(x, weights, ids, value + 0.5), y)  # so the number matters
+
+
 def test_negative_views_are_not_read_as_they_lie(is_one_sentence):
     x, w13, w2, topk_weights, topk_ids = make()
     layer = flashmoe.Layer(flashmoe.Problem(hidden=HIDDEN, intermediate=INTERMEDIATE, num_experts=EXPERTS, top_k=TOP_K,

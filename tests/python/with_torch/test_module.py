@@ -61,6 +61,20 @@ def test_compiled_equals_eager(module):
         assert torch.equal(compiled(x), module(x))
 
 
+@pytest.mark.parametrize("spread", [False, True], ids=["alone", "group"])
+def test_compiled_for_any_number_of_tokens_equals_eager(spread):
+    torch._dynamo.reset()
+    group = dict(group=flashmoe.Group(1), max_tokens=32) if spread else {}
+    module = flashmoe.MoE(**SIZES, **group, scaling_factor=2.5, activation="swiglu_clamped", swiglu_alpha=1.25,
+                          dtype=torch.float32)
+    with torch.no_grad():
+        module(torch.randn(1, 64))
+        compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+        for tokens in (7, 3, 30):
+            x = torch.randn(tokens, 64)
+            assert torch.equal(compiled(x), module(x))
+
+
 def test_gradients_are_refused(module):
     with pytest.raises(flashmoe.ForwardOnly):
         module(torch.randn(3, 64)).sum().backward()
