@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -13,34 +11,11 @@
 #include "core/json_text.hpp"
 #include "flashmoe/error.hpp"
 #include "io/new_file.hpp"
+#include "rows_file.hpp"
 
 namespace flashmoe::cli {
 
 namespace {
-
-/// The object of a file whose "schema" is `schema` and whose "rows" are objects.
-nlohmann::json read_rows_file(const std::filesystem::path& path, const std::string& schema) {
-  std::error_code ignored;
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(path, ignored))
-    throw InvalidArgument(fmt::format("{} cannot be read: give a JSON file of schema {}", path.string(), schema));
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  nlohmann::json json = parse_json(text, path.string());
-  const nlohmann::json found = json.is_object() && json.contains("schema") ? json["schema"] : nlohmann::json(nullptr);
-  if (found != schema) {
-    throw InvalidArgument(
-        fmt::format("{} must be of schema \"{}\", got {}: give another file", path.string(), schema, describe(found)));
-  }
-  if (!json.contains("rows") || !json["rows"].is_array()) {
-    throw InvalidArgument(fmt::format("{} must have an array \"rows\": give another file", path.string()));
-  }
-  for (const nlohmann::json& row : json["rows"]) {
-    if (!row.is_object()) {
-      throw InvalidArgument(fmt::format("{}: every row must be an object, got {}", path.string(), describe(row)));
-    }
-  }
-  return json;
-}
 
 /// Whether what another system's row says of the layer, in its "problem" or beside the model, is so in ours.
 bool fits(const nlohmann::json& theirs, const nlohmann::json& problem) {
@@ -51,23 +26,6 @@ bool fits(const nlohmann::json& theirs, const nlohmann::json& problem) {
     if (where.contains(key) && where[key] != problem[key]) return false;
   }
   return true;
-}
-
-/// Refuses a row that names no case or no time of another system.
-void check_measured(const nlohmann::json& row, const std::string& file) {
-  const auto require = [&](const char* key, const char* wanted, bool right) {
-    if (right) return;
-    throw InvalidArgument(fmt::format("{}: \"{}\" of every row must be {}, got {}: correct the file", file, key, wanted,
-                                      row.contains(key) ? describe(row[key]) : "none"));
-  };
-  const auto whole = [&](const char* key) { return row.contains(key) && row[key].is_number_integer() && row[key] >= 0; };
-  for (const char* key : {"model", "dtype", "routing"}) {
-    require(key, "a string", row.contains(key) && row[key].is_string());
-  }
-  for (const char* key : {"tokens_per_rank", "num_ranks"}) require(key, "a whole number", whole(key));
-  const bool timed = row.contains("latency_us") && row["latency_us"].is_number() && row["latency_us"] > 0;
-  require("latency_us", "a number above 0", timed);
-  require("problem", "an object, or left out", !row.contains("problem") || row["problem"].is_object());
 }
 
 }  // namespace
@@ -84,7 +42,7 @@ BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, std::str
     throw InvalidArgument(
         fmt::format("output ({}) exists: give --continue to add what is missing, or another name", path_.string()));
   }
-  nlohmann::json before = read_rows_file(path_, "bench");
+  nlohmann::json before = read_bench_file(path_);
   for (const char* key : {"card", "driver", "backend", "commit"}) {
     if (before[key] == content_[key]) continue;
     throw InvalidArgument(fmt::format("output ({}) was measured with {} {} and this is {}: give another name",
@@ -96,14 +54,14 @@ BenchFile::BenchFile(std::filesystem::path path, nlohmann::json header, std::str
         "give another name, or --commit",
         path_.string(), describe(content_["commit"])));
   }
-  if (before["commands"].is_array()) {
+  if (before.contains("commands")) {
     content_["commands"] = std::move(before["commands"]);
   } else if (before.contains("command")) {  // a file of old
     content_["commands"].push_back(std::move(before["command"]));
   }
   content_["rows"] = std::move(before["rows"]);
   for (const char* key : {"baseline_cards", "baseline_conditions"}) {
-    if (before.contains(key) && before[key].is_object()) content_[key].update(before[key]);
+    if (before.contains(key)) content_[key].update(before[key]);
   }
 }
 
@@ -137,16 +95,7 @@ void BenchFile::add(const nlohmann::json& row) {
 }
 
 Baselines::Baselines(const std::vector<std::string>& files) {
-  for (const std::string& file : files) {
-    files_.push_back(read_rows_file(file, "baseline"));
-    const nlohmann::json& json = files_.back();
-    for (const char* key : {"name", "card"}) {
-      if (!json.contains(key) || !json[key].is_string()) {
-        throw InvalidArgument(fmt::format("{} must name its \"{}\": add a string", file, key));
-      }
-    }
-    for (const nlohmann::json& row : json["rows"]) check_measured(row, file);
-  }
+  for (const std::string& file : files) files_.push_back(read_baseline_file(file));
 }
 
 nlohmann::json Baselines::of(const nlohmann::json& row) const {

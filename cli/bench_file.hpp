@@ -12,7 +12,7 @@ class BenchFile {
  public:
   /// `header`: what all rows share, "schema", "card", "driver", "backend", "commit" and "program" among it. With
   /// `resume`, rows that the file has already are kept; without, a file that exists is refused. An empty path: nothing
-  /// is written. `command`: that of this run. Throws InvalidArgument for a file of another schema, or from another
+  /// is written. `command`: that of this run. Throws InvalidArgument as read_bench_file(), and for a file from another
   /// card, driver, backend or commit; where the commit does not name the code, for one from another program.
   BenchFile(std::filesystem::path path, nlohmann::json header, std::string command, bool resume);
 
@@ -41,7 +41,7 @@ class BenchFile {
 /// Measurements of other systems, from files of schema "baseline" (docs/files.md).
 class Baselines {
  public:
-  /// Throws InvalidArgument, naming the file, for one that is none.
+  /// Throws as read_baseline_file().
   explicit Baselines(const std::vector<std::string>& files);
 
   /// {name: latency_us} of those that measured what the row did. What theirs says of the layer beyond its name must be

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <new>
+#include <span>
 #include <string>
 
 #include "commands.hpp"
@@ -52,6 +54,27 @@ void refuse_empty_values(CLI::App& command) {
   }
 }
 
+/// Refuses an empty item of a list, as in 16,,32, which the parser has left out without a word. `words`: behind the
+/// command's name.
+void refuse_empty_items(const CLI::App& command, std::span<char* const> words) {
+  const CLI::Option* option = nullptr;  // that the words belong to
+  for (std::string value : words) {
+    if (value.starts_with("--")) {
+      const std::size_t end = std::min(value.find('='), value.size());
+      option = command.get_option_no_throw(value.substr(0, end));
+      if (end == value.size()) continue;
+      value.erase(0, end + 1);
+    }
+    if (option == nullptr || option->get_delimiter() == '\0' || value.empty()) continue;
+    const std::string comma(1, option->get_delimiter());
+    if ((comma + value + comma).find(comma + comma) != std::string::npos) {
+      throw CLI::ValidationError(option->get_name(),
+                                 fmt::format("{} has an empty item: give a value there, or leave out a comma",
+                                             printable(value)));
+    }
+  }
+}
+
 ExitCode parse_and_run(int argc, char** argv) {
   CLI::App app("A distributed Mixture-of-Experts layer: planned, run and compared with an fp64 reference.", "flashmoe");
   app.set_version_flag("--version", std::string(version()));
@@ -90,6 +113,7 @@ ExitCode parse_and_run(int argc, char** argv) {
   for (CLI::App* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
   try {
     app.parse(argc, argv);
+    refuse_empty_items(*app.get_subcommands().front(), {argv + 2, argv + argc});
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       app.exit(error);  // --help, --version

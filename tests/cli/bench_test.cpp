@@ -1,4 +1,5 @@
 // `flashmoe bench`: sweeps, results files that go on after an interruption, baselines, bad input.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -234,6 +235,80 @@ TEST(CliBench, a_results_file_is_never_overwritten_unasked) {
   EXPECT_THAT(other_commit.err, HasSubstr("and this is \"1234\": give another name"));
 }
 
+TEST(CliBench, a_damaged_results_file_is_refused_by_row_and_field_and_left_alone) {
+  const TempFolder folder;
+  const std::string path = (folder / "sweep.json").string();
+  const std::string sweep = kSmall + "--ranks 2 --tokens 8,16 --output " + path;
+  ASSERT_EQ(flashmoe(sweep).exit_code, 0);
+  const nlohmann::json whole = read(path);
+  const auto refused = [&](const nlohmann::json& damaged, const std::string& message) {
+    const std::string text = damaged.dump();
+    written(path, text);
+    test::expect_refused(sweep + " --continue", path + ": " + message + ": correct the file");
+    std::ifstream file(path);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text) << message;
+  };
+  struct Damage {
+    const char* field;
+    nlohmann::json value;
+    std::string wanted;
+  };
+  const std::string number = "a number, 0 or more";
+  const Damage damages[] = {
+      {"latency_us", "soon", "a number above 0, got \"soon\""},
+      {"latency_us", -3, "a number above 0, got -3"},
+      {"p95_us", nullptr, "a number above 0, got null"},
+      {"passed", nullptr, "true or false, got null"},
+      {"passed", 1, "true or false, got 1"},
+      {"bound_limiter", nullptr, "a string, got null"},
+      {"baselines", 7, "an object of names and numbers above 0, got 7"},
+      {"baselines", {{"other", "fast"}}, "an object of names and numbers above 0, got an object"},
+      {"baseline_errors", {{"other", 3}}, "an object of names and strings, got an object"},
+      {"baseline_details", 3, "an object, got 3"},
+      {"settings", "none", "an object, got \"none\""},
+      {"verify_tokens", "all", "a whole number, 0 or more, got \"all\""},
+      {"error", 5, "a string, got 5"},
+      {"model", 5, "a string, got 5"},
+      {"dtype", nullptr, "a string, got null"},
+      {"routing", false, "a string, got false"},
+      {"backend", 1, "a string, got 1"},
+      {"replay", 1, "a string, got 1"},
+      {"seed", "1", "a whole number, 0 or more, got \"1\""},
+      {"num_ranks", 0, "a whole number above 0, got 0"},
+      {"tokens_per_rank", {1, -1}, "a whole number, or one a rank, got an array"},
+      {"problem", nlohmann::json::array(), "an object, got an array"},
+      {"rel_l2", "small", number + ", or null, got \"small\""},
+      {"bound_us", "1", number + ", got \"1\""},
+      {"fraction_of_bound", true, number + ", got true"},
+      {"tflops_per_gpu", "1", number + ", got \"1\""},
+      {"hbm_gb_per_s", "1", number + ", got \"1\""},
+      {"wire_gb_per_s", -1, number + ", got -1"},
+  };
+  for (const Damage& damage : damages) {
+    nlohmann::json damaged = whole;
+    damaged["rows"][1][damage.field] = damage.value;
+    refused(damaged, fmt::format("row 1: {} must be {}", damage.field, damage.wanted));
+  }
+  for (const char* field : {"latency_us", "passed", "baselines", "problem", "num_ranks", "dtype"}) {
+    nlohmann::json damaged = whole;
+    damaged["rows"][0].erase(field);
+    written(path, damaged.dump());
+    test::expect_refused(sweep + " --continue", fmt::format("{}: row 0: {} must be", path, field));
+  }
+  nlohmann::json failed = whole;
+  failed["rows"][0]["error"] = "no memory";
+  failed["rows"][0]["exit_code"] = "2";
+  refused(failed, "row 0: exit_code must be a whole number, 0 or more, got \"2\"");
+  for (const auto& [field, value, wanted] :
+       {Damage{"commands", 3, "an array of strings, got 3"}, {"command", 3, "a string, got 3"},
+        {"baseline_cards", {{"other", 3}}, "an object of names and strings, got an object"},
+        {"baseline_conditions", "none", "an object, got \"none\""}}) {
+    nlohmann::json damaged = whole;
+    damaged[field] = value;
+    refused(damaged, fmt::format("{} must be {}", field, wanted));
+  }
+}
+
 TEST(CliBench, measurements_of_other_systems_stand_beside_ours) {
   const TempFolder folder;
   const std::string file =
@@ -276,10 +351,10 @@ TEST(CliBench, measurements_that_say_nothing_are_refused) {
     return outcome.err;
   };
   const std::string start = R"({"model": "custom", "num_ranks": 2, "dtype": "bf16", "routing": "uniform")";
-  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": 16})"), HasSubstr(R"("latency_us" of every row must be a number above 0, got none)"));
-  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": 16, "latency_us": -5})"), HasSubstr("got -5: correct the file"));
-  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": "a", "latency_us": 5})"), HasSubstr(R"("tokens_per_rank" of every row must be a whole number)"));
-  EXPECT_THAT(refused("7"), HasSubstr("every row must be an object"));
+  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": 16})"), HasSubstr("other.json: row 0: latency_us must be a number above 0, got none: correct the file"));
+  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": 16, "latency_us": -5})"), HasSubstr("row 0: latency_us must be a number above 0, got -5: correct the file"));
+  EXPECT_THAT(refused(start + R"(, "tokens_per_rank": "a", "latency_us": 5})"), HasSubstr("row 0: tokens_per_rank must be a whole number, 0 or more, got \"a\""));
+  EXPECT_THAT(refused("7"), HasSubstr("row 0 must be an object, got 7: correct the file"));
 }
 
 TEST(CliBench, folders_are_no_files) {
@@ -368,6 +443,10 @@ TEST(CliBench, bad_input_is_one_sentence_and_exit_code_2) {
       {"16 64 48 8 2 --csv missing/x.csv", "--csv (missing/x.csv) must lie in an existing folder"},
       {"16 64 48 8 2 --csv x.json --output ./x.json", "--output and --csv both name x.json"},
       {"16 64 48 8 2 --tokens-per-rank=", "--tokens-per-rank"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --tokens 16,,32",
+       "--tokens: 16,,32 has an empty item: give a value there, or leave out a comma"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --ranks=2,", "--ranks: 2, has an empty item"},
+      {"--experts 8 --hidden 64 --intermediate 48 --top-k 2 --tokens 16 ,32", "--tokens: ,32 has an empty item"},
       {"--preset mixtral-8x7b --experts 8", "got --preset and --experts: give --preset NAME"},
       {"16 64 48 8", "sizes"},
       {"0 0 0 0 0", "hidden (0) must be between 1 and"},
