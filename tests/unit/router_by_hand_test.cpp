@@ -86,5 +86,40 @@ TEST(RouterByHand, TooFewNumbersAreFilledUpWithTheLowestIds) {
   EXPECT_EQ(routed.weights, (std::vector<float>{0.5f, 0.5f, 0.0f, 0.0f}));
 }
 
+TEST(RouterByHand, NANDUP4_AGroupWithTooFewNumbersComesBehindEveryGroupWithEnough) {
+  RouterConfig config{.function = RouterFunction::sigmoid_grouped, .num_experts = 6, .top_k = 2, .renormalize = true,
+                      .num_groups = 3, .topk_groups = 1};
+  // Pairs make a group. Groups 0 and 2 have the best experts but one number each; scores of group 1 add up to less.
+  const std::vector<float> logits = {9.0f, kNaN, -3.0f, -3.0f, kNaN, 8.0f};
+  Routed routed = route(config, logits);
+  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(routed.weights, (std::vector<float>{0.5f, 0.5f}));
+  // Of two such groups the better one is kept, and what is missing in it comes from no other: ids of weight 0.
+  config.topk_groups = 2;
+  config.top_k = 4;
+  routed = route(config, logits);
+  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{0, 2, 3, 1}));
+  EXPECT_GT(routed.weights[0], 0.9f);
+  EXPECT_EQ(routed.weights[3], 0.0f);
+}
+
+TEST(RouterByHand, NANDUP4_AGroupOfNaNComesBehindNegativeLogits) {
+  // One expert makes a group; nothing adds up to 0, which is more than any of group 1.
+  const RouterConfig config{.function = RouterFunction::softmax_group_limited, .num_experts = 4, .top_k = 2,
+                            .renormalize = true, .num_groups = 2, .topk_groups = 1};
+  const Routed routed = route(config, {kNaN, kNaN, -5.0f, -5.0f});
+  EXPECT_EQ(routed.ids, (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(routed.weights, (std::vector<float>{0.5f, 0.5f}));
+}
+
+TEST(RouterByHand, NANDUP4_AGroupWhoseSumIsNoNumberComesLast) {
+  // Infinite biases of both signs: no sum, wherever the group stands.
+  const RouterConfig config{.function = RouterFunction::sigmoid_grouped, .num_experts = 4, .top_k = 2,
+                            .num_groups = 2, .topk_groups = 1};
+  const std::vector<float> logits = {0.0f, 0.0f, 0.0f, 0.0f};
+  EXPECT_EQ(route(config, logits, {kInfinity, -kInfinity, -9.0f, -9.0f}).ids, (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(route(config, logits, {-9.0f, -9.0f, kInfinity, -kInfinity}).ids, (std::vector<std::int32_t>{0, 1}));
+}
+
 }  // namespace
 }  // namespace flashmoe::test
