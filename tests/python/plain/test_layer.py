@@ -1,5 +1,7 @@
 """Layers over NumPy arrays, against a naive reference; nothing here needs torch."""
 
+import time
+
 import numpy
 import pytest
 import reference
@@ -138,6 +140,19 @@ def test_a_group_that_waits_too_long_says_for_whom():
     with pytest.raises(flashmoe.Timeout, match="rank 1"):
         layers[0].forward(*make_tokens(rng, numpy.float32, 4))
     assert issubclass(flashmoe.Timeout, TimeoutError)
+
+
+def test_a_layer_s_deadline_takes_the_place_of_the_group_s():
+    rng = numpy.random.default_rng(6)
+    up, down = make_experts(rng, numpy.float32)
+    group = flashmoe.Group(2, deadline_seconds=30)
+    layers = [flashmoe.Layer(flashmoe.Problem(32, 24, 8, 3, 16, dtype="fp32", num_ranks=2), up[mine], down[mine],
+                             group=group, rank=rank, deadline_seconds=0.2)
+              for rank, mine in enumerate((slice(0, 4), slice(4, 8)))]
+    start = time.monotonic()
+    with pytest.raises(flashmoe.Timeout, match="rank 1"):
+        layers[0].forward(*make_tokens(rng, numpy.float32, 4))
+    assert 0.2 <= time.monotonic() - start < 15
 
 
 def test_ranks_that_disagree_are_told(is_one_sentence):  # INIT7
