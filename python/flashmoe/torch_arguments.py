@@ -71,24 +71,58 @@ def fp32(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float32).contiguous()
 
 
+def require_integers(name: str, tensor: torch.Tensor) -> None:
+    """Raises InvalidDType for another type."""
+    if tensor.dtype not in _INTEGERS:
+        raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted an integer type: convert it")
+
+
 def int32_ids(name: str, ids: torch.Tensor) -> torch.Tensor:
     """Row-major int32; values that do not fit stay out of range. Raises InvalidDType for other than integers."""
-    if ids.dtype not in _INTEGERS:
-        raise InvalidDType(f"{name} has dtype {ids.dtype}, wanted an integer type: convert it")
+    require_integers(name, ids)
     if ids.dtype in (torch.int64, torch.uint32):
         limits = torch.iinfo(torch.int32)
         ids = ids.to(torch.int64).clamp(limits.min, limits.max)
     return ids.to(torch.int32).contiguous()
 
 
-def local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
-    """Where the experts of global ids lie here, -1: nowhere. The layer refuses ids out of the map's range."""
+def check_expert_map(expert_map: torch.Tensor, hidden_states: torch.Tensor) -> None:
+    """Raises InvalidArgument (InvalidDType) for what maps no experts."""
+    require_torch(expert_map, "expert_map")
+    if expert_map.device != hidden_states.device:
+        raise InvalidArgument(f"expert_map is on {expert_map.device}, wanted {hidden_states.device} as hidden_states: "
+                              "move one")
+    require_integers("expert_map", expert_map)
     if expert_map.dim() != 1 or expert_map.numel() == 0:
         raise InvalidArgument(f"expert_map has shape {list(expert_map.shape)}, wanted [num_global_experts]")
+
+
+def local_ids(ids: torch.Tensor, expert_map: torch.Tensor, num_experts: int) -> torch.Tensor:
+    """Where the experts of global ids lie among num_experts, -1: nowhere; int32 of ids and a map of int64.
+
+    On the CPU raises InvalidArgument for ids and entries out of range. On a GPU, where that would wait for it, the
+    layer refuses them.
+    """
     last = expert_map.shape[0] - 1
     known = (ids >= 0) & (ids <= last)
-    refused = torch.where(ids < 0, ids, torch.iinfo(torch.int32).max)
-    return torch.where(known, expert_map[ids.clamp(0, last).long()], refused)
+    if not ids.is_cuda:
+        _check_mapped(ids, known | (ids == -1), expert_map, num_experts)
+    refused = torch.where(ids < 0, ids, ids.clamp(min=num_experts))
+    return int32_ids("topk_ids", torch.where(known, expert_map[ids.clamp(0, last)], refused))
+
+
+def _check_mapped(ids: torch.Tensor, right: torch.Tensor, expert_map: torch.Tensor, num_experts: int) -> None:
+    length = expert_map.shape[0]
+    if not right.all():
+        token, choice = (~right).nonzero()[0].tolist()
+        raise InvalidArgument(f"topk_ids[{token}][{choice}] is {int(ids[token, choice])}, wanted -1 (masked) or "
+                              f"0..{length - 1}, as expert_map has {length} entries: pass global ids and a map of all "
+                              "experts")
+    wrong = (expert_map < -1) | (expert_map >= num_experts)
+    if wrong.any():
+        expert = int(wrong.nonzero()[0])
+        raise InvalidArgument(f"expert_map[{expert}] is {int(expert_map[expert])}, wanted -1 (another rank's) or "
+                              f"0..{num_experts - 1}, as w13 has {num_experts} experts")
 
 
 def fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -72,13 +72,12 @@ def fused_moe(
     if gate_up_order in ("up_gate", "interleaved"):
         w13 = gate_first(w13, gate_up_order)
         w13_bias = None if w13_bias is None else gate_first(w13_bias, gate_up_order)
-    ids = arguments.int32_ids("topk_ids", topk_ids)
-    if expert_map is not None:
-        arguments.require_torch(expert_map, "expert_map")
-        if expert_map.device != hidden_states.device:
-            raise InvalidArgument(f"expert_map is on {expert_map.device}, wanted {hidden_states.device} as "
-                                  "hidden_states: move one")
-        ids = arguments.local_ids(ids, arguments.int32_ids("expert_map", expert_map))
+    arguments.require_integers("topk_ids", topk_ids)
+    if expert_map is None:
+        ids = arguments.int32_ids("topk_ids", topk_ids)
+    else:
+        arguments.check_expert_map(expert_map, hidden_states)
+        ids = torch.ops.flashmoe.local_ids(topk_ids.to(torch.int64), expert_map.to(torch.int64), w13.shape[0])
     return torch.ops.flashmoe.fused_moe(
         hidden_states, w13, w2, arguments.fp32("topk_weights", topk_weights), ids,
         None if w13_bias is None else arguments.fp32("w13_bias", w13_bias),
@@ -200,6 +199,16 @@ def _fused_moe(
 @_fused_moe.register_fake
 def _(hidden_states, w13, w2, topk_weights, topk_ids, *_):
     return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("flashmoe::local_ids", mutates_args=())
+def _local_ids(ids: torch.Tensor, expert_map: torch.Tensor, num_experts: int) -> torch.Tensor:
+    return arguments.local_ids(ids, expert_map, num_experts)
+
+
+@_local_ids.register_fake
+def _(ids, *_):
+    return torch.empty_like(ids, dtype=torch.int32, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("flashmoe::layer_forward", mutates_args=())

@@ -280,6 +280,24 @@ def test_bad_input_is_refused_in_a_sentence(is_one_sentence, change, error, mess
     assert torch.equal(flashmoe.fused_moe(**good), expected)
 
 
+@pytest.mark.parametrize("wrong, expert_map, message", [
+    (3, [1, -1, 0], r"^topk_ids.5..1. is 3, wanted -1 .masked. or 0..2, as expert_map has 3 entries: "),
+    (2**40, [1, -1, 0], r"^topk_ids.5..1. is 1099511627776, wanted -1 .masked. or 0..2, "),
+    (-2, [1, -1, 0], r"^topk_ids.5..1. is -2, wanted"),
+    (0, [1, -1, 6], r"^expert_map.2. is 6, wanted -1 .another rank's. or 0..5, as w13 has 6 experts"),
+    (0, [1, -1, -3], r"^expert_map.2. is -3, wanted"),
+])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_ids_and_entries_of_a_map_out_of_range_are_told_as_given(is_one_sentence, compiled, wrong, expert_map, message):
+    x, w13, w2, weights, _ = make()
+    ids = torch.arange(TOKENS * TOP_K).reshape(TOKENS, TOP_K) % 3
+    ids[5, 1] = wrong
+    call = torch.compile(flashmoe.fused_moe, fullgraph=True, backend="eager") if compiled else flashmoe.fused_moe
+    with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
+        call(x, w13, w2, weights, ids, gate_up_order="gate_up", expert_map=torch.tensor(expert_map))
+    assert is_one_sentence(str(caught.value))
+
+
 @pytest.mark.parametrize("change, error, message", [
     (dict(top_k=2.0), TypeError, r"top_k \(2.0\) must be an integer"),
     (dict(top_k="2"), TypeError, "top_k"),
@@ -371,6 +389,8 @@ def test_operators_pass_opcheck(dtype):  # COMPILE1
     torch.library.opcheck(OPERATORS.fused_moe.default, (x, w13, w2, weights, ids, *bias, *FUSED_ARGUMENTS))
     settings = (2, "softmax_topk", True, 1.0, 1, 1, 0.01)
     torch.library.opcheck(OPERATORS.route_logits.default, (torch.randn(TOKENS, EXPERTS), None, *settings))
+    expert_map = torch.tensor([1, -1, 0, -1, -1, 1])
+    torch.library.opcheck(OPERATORS.local_ids.default, (ids.long().T.contiguous().T, expert_map, 2))
     torch.library.opcheck(OPERATORS.route.default, (x, torch.randn(EXPERTS, HIDDEN), None, None, *settings))
     problem = flashmoe.Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS, dtype=torch_arguments.DTYPES[dtype])
     layer = flashmoe.Layer(problem, w13, w2)
