@@ -41,6 +41,8 @@ rows_with nan.json '"latency_us": NaN'
 rows_with timeless.json '"p95_us": 3'
 rows_with others.json '"latency_us": 3, "baselines": 3'
 rows_with sizes.json '"latency_us": 3, "problem": [64]'
+rows_with experts.json '"latency_us": 3, "problem": {"num_experts": "8"}'
+printf '{"schema": "bench", "card": "H100", "bound_card": 3, "rows": [{"error": "no memory"}]}' >"$work/bound.json"
 rows_with whole.json '"latency_us": 3'
 # shellcheck disable=SC2086  # $plot is a command and its arguments
 {
@@ -58,6 +60,9 @@ rows_with whole.json '"latency_us": 3'
   expect "a missing time is refused" 2 "latency_us must be a number above 0, got none" $plot "$work/timeless.json"
   expect "other systems that are none are refused" 2 "baselines must be an object" $plot "$work/others.json"
   expect "sizes that are none are refused" 2 "problem must be an object" $plot "$work/sizes.json"
+  expect "a size that is no number is refused" 2 "row 0: problem must be .*num_experts.* whole numbers above 0" \
+    $plot "$work/experts.json"
+  expect "a card of the bound that is none is refused" 2 "bound_card must be a string, got 3" $plot "$work/bound.json"
   expect "a folder that cannot be is refused" 2 "output (/proc/x) must be a folder" $script --output /proc/x \
     "$work/whole.json"
   expect "a file is no folder" 2 "must be a folder" $script --output "$work/whole.json" "$work/whole.json"
@@ -101,6 +106,13 @@ marker='<use xlink:href=[^>]* x=.([0-9.]+). y=[^>]*style=.fill: #0b5394'
 expect "no tokens do not squeeze the axis" 0 "" sh -c "python3 -c 'import re, sys
 x = sorted(float(x) for x in re.findall(\"$marker\", sys.stdin.read()))[-3:]
 sys.exit(not 0.9 < (x[1] - x[0]) / (x[2] - x[1]) < 1.1)' <'$work/figures/latency-tokens-zero-e8-2-cpu.svg'"
+expect "a file of one row is told what a line needs" 0 \
+  "nothing of $work/whole.json is drawn: a line needs rows of one layer, .* two routings of one batch; the thesis" \
+  "$FLASHMOE_PROGRAM" plot --format svg --output "$work/figures" "$work/whole.json" "$work/sweep.json"
+mv "$work/err" "$work/said"
+expect "and the one that is drawn is not" 1 "" grep -q "sweep.json" "$work/said"
+expect "a late rank's timeline is told where it stands" 0 "nothing of $work/late.json is drawn: a timeline with a late" \
+  "$FLASHMOE_PROGRAM" plot --format svg --output "$work/figures" "$work/late.json"
 expect "text stays text" 0 "" grep -q "latency over tokens" "$work/figures/latency-tokens-small-e8-2-cpu.svg"
 expect "the program passes on what the script refuses" 2 "must have a schema" "$FLASHMOE_PROGRAM" plot "$work/other.json"
 [ "$failures" = 0 ]

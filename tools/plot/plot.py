@@ -11,7 +11,17 @@ from pathlib import Path
 
 from figures import all_figures
 from page import FIGURES, PAGE, page_text, what_is_stale
-from results import PROJECT, PUBLISHED, BadInput, baseline_files, bench_rows, drawn_files, trace_summaries
+from results import (
+    PROJECT,
+    PUBLISHED,
+    BadInput,
+    baseline_files,
+    bench_rows,
+    drawn_files,
+    read_file,
+    relative,
+    trace_summaries,
+)
 
 
 def parse_arguments():
@@ -33,6 +43,26 @@ def figures_of(files):
         baseline_files([*published, *(f for f in files if f not in published)]),
         trace_summaries(files),
     )
+
+
+# What a file of each schema must hold to be in a figure.
+NEEDED = {
+    "bench": "a line needs rows of one layer, uniform routing and as many tokens on every rank, at two counts of tokens, "
+    "experts or ranks; bars need two routings of one batch; the thesis' figures its layer (hidden 1024, intermediate "
+    "4096, top k 2) on GPUs",
+    "baseline": "it stands beside rows of a bench file that are of the same layer and ranks, on GPUs",
+    "trace": "a timeline with a late rank is a row of flashmoe plot --page alone",
+}
+
+
+def not_drawn(files, figures):
+    """A sentence for every file of which no figure has anything."""
+    drawn = {source for figure in figures for source in figure.sources}
+    return [
+        f"nothing of {path} is drawn: {NEEDED[read_file(path)['schema']]}"
+        for path in files
+        if relative(path) not in drawn
+    ]
 
 
 def draw_all(figures, folder, formats):
@@ -86,6 +116,8 @@ def run(arguments):
     draw_all(figures, folder, formats)
     for figure in figures:
         print(f"{folder / figure.name}: {figure.title}")
+    for sentence in not_drawn(arguments.files, figures):
+        print(f"flashmoe: info: {sentence}", file=sys.stderr)
     return 0
 
 

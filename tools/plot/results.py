@@ -11,6 +11,7 @@ ROOFLINE_TABLE = PROJECT / "tests" / "fixtures" / "roofline_ep4_bf16.csv"
 MEMORY_TABLE = PROJECT / "tests" / "fixtures" / "thesis_table_6_2_memory.csv"
 DRAWN_SCHEMAS = ("bench", "trace", "baseline")
 ROW_KEYS = ("model", "tokens_per_rank", "num_ranks", "dtype", "routing")  # of every measurement
+SIZES = ("num_ranks", "hidden", "intermediate", "num_experts", "top_k")  # of a layer, counts
 
 
 class BadInput(Exception):
@@ -42,6 +43,7 @@ def read_file(path):
     for key in ("name", "card") if schema == "baseline" else ("card",):
         if not isinstance(content.get(key), str):
             raise BadInput(f"{path} must have a string \"{key}\", got {content.get(key)!r}: add it")
+    check_fields(content, HEADER_FIELDS, f"{path}")
     if schema == "trace":
         check_fields(content, TRACE_FIELDS, f"{path}")
         check_fields(content["summary"], SUMMARY_FIELDS, f'{path}: "summary"')
@@ -89,11 +91,15 @@ def counts(value):
     return count(0)(value) or (isinstance(value, list) and bool(value) and all(count(0)(one) for one in value))
 
 
-def plain_values(value):
-    return named(value, lambda one: isinstance(one, (bool, int, float, str)))
+def sizes(value):
+    """Numbers and names of a layer, those of SIZES counts."""
+    return named(value, lambda one: isinstance(one, (bool, int, float, str))) and all(
+        count(1)(value[key]) for key in SIZES if key in value
+    )
 
 
 # Field: what it must be, in words and as a function, and whether it must be there.
+HEADER_FIELDS = {key: ("a string", text, False) for key in ("date", "commit", "backend", "bound_card", "title")}
 ROW_FIELDS = {
     "model": ("a string", text, True),
     "tokens_per_rank": ("a whole number, or one a rank", counts, True),
@@ -101,7 +107,7 @@ ROW_FIELDS = {
     "dtype": ("a string", text, True),
     "routing": ("a string", text, True),
     "latency_us": ("a number above 0", number(0, above=True), True),
-    "problem": ("an object of numbers and names", plain_values, False),
+    "problem": (f"an object of numbers and names, {', '.join(SIZES)} whole numbers above 0", sizes, False),
     "engine": ("a string", text, False),
     "replay": ("a string", text, False),
     "backend": ("a string", text, False),
@@ -117,7 +123,7 @@ TRACE_FIELDS = {
     "layer": ("a string", text, True),
     "problem": (
         "an object with a whole number num_ranks",
-        lambda value: plain_values(value) and count(1)(value.get("num_ranks")),
+        lambda value: sizes(value) and count(1)(value.get("num_ranks")),
         True,
     ),
     "tokens_per_rank": ("whole numbers", lambda value: isinstance(value, list) and counts(value), True),
