@@ -151,7 +151,7 @@ ExitCode bench(const BenchOptions& options) {
   }
   const Baselines baselines(baseline_files);
   const Card card = card_of(backend, machine);
-  check_outputs({{"--output", options.output}, {"--csv", options.csv}});
+  check_outputs({{"--output", options.output, "bench"}, {"--csv", options.csv}});
   std::optional<FileLock> lock;
   if (!options.output.empty()) lock.emplace("output", options.output);
   BenchFile file(options.output, header_of(options, card, backend, baselines), recorded_command(options.shared),

@@ -68,9 +68,9 @@ void refuse_empty_items(const CLI::App& command, std::span<char* const> words) {
     if (option == nullptr || option->get_delimiter() == '\0' || value.empty()) continue;
     const std::string comma(1, option->get_delimiter());
     if ((comma + value + comma).find(comma + comma) != std::string::npos) {
-      throw CLI::ValidationError(option->get_name(),
-                                 fmt::format("{} has an empty item: give a value there, or leave out a comma",
-                                             printable(value)));
+      throw CLI::ValidationError(
+          option->get_name(),
+          fmt::format("{} has an empty item: give a value there, or leave out a comma", printable(value)));
     }
   }
 }
@@ -88,28 +88,33 @@ ExitCode parse_and_run(int argc, char** argv) {
   const auto add_command = [&](const char* name, const char* description, ExitCode (*function)(const Options&)) {
     CLI::App* subcommand = app.add_subcommand(name, description);
     add_options(*subcommand, options);
-    subcommand->callback([&command, &options, function] { command = [&options, function] { return function(options); }; });
+    subcommand->callback(
+        [&command, &options, function] { command = [&options, function] { return function(options); }; });
     return subcommand;
   };
   add_command("info", "The machine, and the plan and memory of a layer; without a layer, the presets", &info);
   add_command("run", "One call of a layer, measured, and compared with the reference on a sample of tokens", &run);
   add_command("verify", "One call of a layer, compared with the reference on every token", &verify);
   add_command("route", "The router of a layer over a batch: loads of experts, and the routes as files", &route)
-      ->get_option("--output")->description("Write the routes of all ranks to IDS.npy or IDS.npy,WEIGHTS.npy");
+      ->get_option("--output")
+      ->description("Write the routes of all ranks to IDS.npy or IDS.npy,WEIGHTS.npy");
   BenchOptions bench_options;
   bench_options.shared.command_line = options.command_line;
-  CLI::App* bench_command = app.add_subcommand("bench", "A sweep of layers and batches: repeated calls, timed, beside the bound");
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "A sweep of layers and batches: repeated calls, timed, beside the bound");
   add_bench_options(*bench_command, bench_options);
   bench_command->callback([&] { command = [&bench_options] { return bench(bench_options); }; });
   TraceOptions trace_options;
   trace_options.shared.command_line = options.command_line;
-  CLI::App* trace_command = app.add_subcommand("trace", "The timeline of every actor in one call, as JSON, picture and summary");
+  CLI::App* trace_command =
+      app.add_subcommand("trace", "The timeline of every actor in one call, as JSON, picture and summary");
   add_trace_options(*trace_command, trace_options);
   trace_command->callback([&] { command = [&trace_options] { return trace(trace_options); }; });
   CLI::App* plot_command = app.add_subcommand("plot", "Figures from results files (flashmoe plot --help says how)");
   plot_command->prefix_command();
   plot_command->set_help_flag();
-  plot_command->callback([&command, plot_command] { command = [plot_command] { return plot(plot_command->remaining()); }; });
+  plot_command->callback(
+      [&command, plot_command] { command = [plot_command] { return plot(plot_command->remaining()); }; });
   for (CLI::App* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
   try {
     app.parse(argc, argv);

@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "core/json_text.hpp"
+#include "core/printable.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe::cli {
@@ -23,17 +28,39 @@ bool is_device(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
 }
 
+/// The schema of a results file; empty: it is none, or there is nothing.
+std::string schema_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool may_be = std::filesystem::is_regular_file(path, error) &&
+                      std::filesystem::file_size(path, error) <= JsonLimits{}.bytes && !error;
+  if (!may_be) return {};
+  std::ifstream stream(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  try {
+    const nlohmann::json json = parse_json(text, path.string());
+    const auto schema = json.is_object() ? json.find("schema") : json.end();
+    return schema != json.end() && schema->is_string() ? schema->get<std::string>() : "";
+  } catch (const InvalidArgument&) {
+    return {};  // no JSON
+  }
+}
+
 }  // namespace
 
 void check_outputs(const std::vector<OutputFile>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [flag, path] = outputs[i];
+    const auto& [flag, path, schema] = outputs[i];
     if (path.empty()) continue;
     std::error_code ignored;
     if (!std::filesystem::is_directory(path.has_parent_path() ? path.parent_path() : ".", ignored))
       throw InvalidArgument(fmt::format("{} ({}) must lie in an existing folder", flag, path.string()));
     if (std::filesystem::is_directory(path, ignored))
       throw InvalidArgument(fmt::format("{} ({}) is a folder: name a file in it", flag, path.string()));
+    if (const std::string found = schema_of(path); !found.empty() && found != schema) {
+      throw InvalidArgument(
+          fmt::format("{} ({}) must not replace a results file of another kind, got \"{}\": give another file", flag,
+                      path.string(), printable(found)));
+    }
     for (std::size_t other = 0; other < i; ++other) {
       if (outputs[other].path.empty() || is_device(path) || one_name_of(outputs[other].path) != one_name_of(path))
         continue;

@@ -135,6 +135,24 @@ TEST(CliTrace, while_a_rank_is_late_the_others_do_all_that_does_not_need_it) {
   EXPECT_FALSE(prompt.json().contains("late"));
 }
 
+TEST(CliTrace, a_results_file_of_another_kind_is_never_replaced) {
+  const TempFolder folder;
+  const std::string sweep = (folder / "sweep.json").string();
+  ASSERT_EQ(flashmoe("bench 4 64 48 8 2 --backend cpu --repeats 1 --output " + sweep).exit_code, 0);
+  const std::string before = text_of(sweep);
+  const std::string summary = (folder / "trace.json").string();
+  ASSERT_EQ(flashmoe(kTrace + "--ranks 1 --tokens 4 --summary " + summary).exit_code, 0);
+  const std::string refusal = " must not replace a results file of another kind, got ";
+  for (const std::string flag : {"--summary", "--svg", "--chrome"}) {
+    test::expect_refused(kTrace + flag + " " + sweep, flag + " (" + sweep + ")" + refusal + "\"bench\"");
+  }
+  test::expect_refused(kTrace + "--svg " + summary, refusal + "\"trace\": give another file");
+  test::expect_refused("bench 4 64 48 8 2 --backend cpu --csv " + sweep, "--csv (" + sweep + ")" + refusal);
+  EXPECT_EQ(text_of(sweep), before);
+  EXPECT_EQ(flashmoe(kTrace + "--ranks 1 --tokens 8 --summary " + summary).exit_code, 0) << "its own kind is";
+  EXPECT_EQ(nlohmann::json::parse(text_of(summary))["tokens_per_rank"], std::vector<int>{8});
+}
+
 TEST(CliTrace, bad_input_is_refused) {
   const std::pair<const char*, const char*> cases[] = {
       {"--records 0", "records (0) must be between 1 and"},
