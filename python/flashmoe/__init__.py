@@ -35,11 +35,17 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "integrations"})
+
+
 def __getattr__(name: str):
-    if name not in _NEED_TORCH:
-        raise AttributeError(f"module 'flashmoe' has no attribute {name!r}")
     import importlib
 
+    if name == "integrations":
+        return importlib.import_module(".integrations", __name__)
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'flashmoe' has no attribute {name!r}")
     try:
         value = getattr(importlib.import_module("." + _NEED_TORCH[name], __name__), name)
     except ModuleNotFoundError as error:

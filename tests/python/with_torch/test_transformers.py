@@ -213,3 +213,8 @@ def test_a_patched_model_refuses_gradients():
     model = patch(make_model("mixtral"))
     with pytest.raises(flashmoe.ForwardOnly):
         model(prompt(), labels=prompt()).loss.backward()
+
+
+def test_the_integration_needs_no_import_of_its_own(run_python):
+    result = run_python("-c", "import flashmoe; print(flashmoe.integrations.transformers.patch.__name__)")
+    assert result.stdout.split() == ["patch"], result.stderr
