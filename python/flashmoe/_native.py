@@ -7,6 +7,7 @@ import ctypes
 import os
 import pathlib
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from typing import NoReturn
 
 from . import errors
 
@@ -206,7 +207,12 @@ class Handle:
             self._destroy(self._as_parameter_)
 
     def __reduce__(self):
-        raise TypeError("flashmoe's groups, layers and routers cannot be copied or pickled: make new ones")
+        refuse_copy()
+
+
+def refuse_copy() -> NoReturn:
+    """Raises TypeError: what copying and pickling end with."""
+    raise TypeError("flashmoe's groups, layers and routers cannot be copied or pickled: make new ones")
 
 
 def initialised(struct_type, init_function: str | None = None):

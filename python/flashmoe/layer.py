@@ -199,7 +199,7 @@ class Layer:
             x: [num_tokens][hidden] of the problem's dtype; not changed.
             topk_weights: fp32 [num_tokens][top_k].
             topk_ids: int32 [num_tokens][top_k], global expert ids; -1: none. An expert may repeat.
-            out: [num_tokens][hidden], written and returned; None: a new tensor (torch and NumPy).
+            out: [num_tokens][hidden], written and returned, over nothing that is read; None: a new one (torch, NumPy).
             max_tokens: at least every rank's num_tokens, the same on all ranks; 0: the problem's.
             num_tokens: CUDA backend: int64 tensor of one element on the GPU, how many rows of x count (the others of
                 `out` are left alone); None: all. A captured call reads it when its graph is replayed.
@@ -258,6 +258,8 @@ class Layer:
             "y": tensors.require(out, "out", (num_tokens, problem.hidden), storage, device),
         }
         tensors.require_writable(views["y"], "out")
+        inputs = {name: got for name, got in views.items() if name != "y"}
+        tensors.refuse_overlap(views["y"], "out", {**inputs, **self._weights})
         call = _native.initialised(_native.Call)
         call.num_tokens = num_tokens
         _native.set_number(call, "max_tokens", max_tokens)
@@ -287,6 +289,9 @@ class Layer:
         with self._lock:
             self._handle = None
             self._weights = {}
+
+    def __reduce__(self):
+        _native.refuse_copy()
 
     def __enter__(self) -> "Layer":
         return self

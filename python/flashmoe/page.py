@@ -258,6 +258,13 @@ def _parts_of_weights(init: InitArgs, args: MoEForwardArgs) -> dict[str, list[An
     return parts
 
 
+def _rows_of_weights(args: MoEForwardArgs) -> dict[str, tensors.View]:
+    """The weights that lie in one piece, among them all that a layer reads where they lie."""
+    given = {name: getattr(args, name) for names in _WEIGHTS.values() for name in names}
+    return {name: tensors.view(tensor, name) for name, tensor in given.items()
+            if tensor is not None and tensor.is_contiguous()}
+
+
 def _check_weights(init: InitArgs, args: MoEForwardArgs) -> None:
     """Raises InvalidArgument (InvalidDType) where one does not fit the layer, by the name that it has in `args`."""
     experts, inner, outer = init.num_local_experts, init.ffn_size, init.token_dim
@@ -338,10 +345,13 @@ def forward(flash_handle: FlashHandle, args: MoEForwardArgs) -> None:
         raise InvalidArgument(f"tokens has shape {list(args.tokens.shape)}, wanted the {topk_ids.shape[0]} rows that "
                               "flashmoe.router.forward has routed: route these tokens first")
     require_torch(args.moe_out, "moe_out")
-    tensors.require(args.moe_out, "moe_out", tuple(args.tokens.shape), init.storage_dtype, init.place)
+    output = tensors.require(args.moe_out, "moe_out", tuple(args.tokens.shape), init.storage_dtype, init.place)
+    tensors.refuse_overlap(output, "moe_out", {"tokens": tensors.view(args.tokens, "tokens")})
     with on_stream(init, args.stream_ptr):
         used_here(topk_weights, topk_ids)
-        flash_handle.layer_over(args).forward(args.tokens, topk_weights, topk_ids, out=args.moe_out)
+        layer = flash_handle.layer_over(args)
+        tensors.refuse_overlap(output, "moe_out", _rows_of_weights(args))
+        layer.forward(args.tokens, topk_weights, topk_ids, out=args.moe_out)
 
 
 def finalize(flash_handle: FlashHandle, stream_ptr: int = 0) -> None:

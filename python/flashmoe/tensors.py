@@ -4,10 +4,14 @@ torch tensors are read by their own attributes, everything else by the DLPack pr
 """
 
 import ctypes
+import math
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from . import errors
+
+
+_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "int32": 4}
 
 
 class View(NamedTuple):
@@ -26,6 +30,11 @@ class View(NamedTuple):
     def place(self) -> str:
         """ "cpu", "cuda:0", ..."""
         return f"cuda:{self.device_index}" if self.device == "cuda" else self.device
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its elements, in a type that layers take."""
+        return math.prod(self.shape) * _BYTES[self.dtype]
 
 
 class _DLTensor(ctypes.Structure):
@@ -169,6 +178,16 @@ def require_writable(got: View, name: str) -> None:
     """Raises InvalidArgument for memory that its library keeps from being written."""
     if got.read_only:
         raise errors.InvalidArgument(f"{name} is read-only, and the result is written there: pass a writable tensor")
+
+
+def refuse_overlap(output: View, name: str, others: Mapping[str, View]) -> None:
+    """Raises InvalidArgument where a row-major output lies over one of the others, which are read meanwhile."""
+    first, end = output.pointer, output.pointer + output.num_bytes
+    if first == end:
+        return
+    for other, got in others.items():
+        if got.pointer < end and first < got.pointer + got.num_bytes:
+            raise errors.InvalidArgument(f"{name} must not overlap {other}: pass a tensor of its own for the result")
 
 
 def stream_of(tensor: Any, device: str) -> int:

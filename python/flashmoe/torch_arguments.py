@@ -49,7 +49,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def real(name: str, value: Any) -> float:
-    """A number as a float; torch.compile traces it without making it a constant. Raises InvalidDType for what is none."""
+    """A number as a float, one that torch.compile traces, too. Raises InvalidDType for what is none."""
     if isinstance(value, (float, int, torch.SymFloat, torch.SymInt)):
         return value * 1.0
     if isinstance(value, str) or not hasattr(value, "__float__"):

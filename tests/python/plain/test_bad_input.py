@@ -1,6 +1,7 @@
 """What a layer refuses: one sentence each, of the right class, and the layer goes on. Classes of docs/cases.md."""
 
 import copy
+import pickle
 import sys
 
 import numpy
@@ -85,10 +86,21 @@ def test_calls_that_do_not_fit_leave_the_layer_alive(weights, call, is_one_sente
     assert numpy.array_equal(layer.forward(**call), expected)
 
 
-def test_an_output_over_the_input_is_refused(weights, call):
-    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
-    with pytest.raises(flashmoe.InvalidArgument, match="overlap"):
-        layer.forward(**call, out=call["x"])
+@pytest.mark.parametrize("name", ["x", "topk_weights", "topk_ids", "up", "down"])
+def test_an_output_over_what_is_read_is_refused(weights, call, is_one_sentence, name):
+    memory = numpy.zeros(1 << 14, numpy.float32)
+    read = {**weights, **call}[name]
+    start = call["x"].size // 2  # so that the first half of `out` is free
+    lies = memory[start:start + read.size].view(read.dtype).reshape(read.shape)
+    lies[:] = read
+    layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **{**weights, **({name: lies} if name in weights else {})})
+    given = {**call, **({name: lies} if name in call else {})}
+    expected = layer.forward(**given)
+    with pytest.raises(flashmoe.InvalidArgument, match=f"^out must not overlap {name}: ") as caught:
+        layer.forward(**given, out=memory[:call["x"].size].reshape(call["x"].shape))
+    assert is_one_sentence(str(caught.value)) and numpy.array_equal(lies, read)
+    beside = memory[start + read.size:][:call["x"].size].reshape(call["x"].shape)
+    assert numpy.array_equal(layer.forward(**given, out=beside), expected)
 
 
 def test_too_many_tokens_are_refused(weights):
@@ -185,8 +197,16 @@ def test_handles_are_not_copied(weights):
     layer = flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights)
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(flashmoe.Group())
-    with pytest.raises(TypeError):
-        copy.deepcopy(layer)
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="flashmoe's groups, layers and routers cannot be copied or pickled"):
+            make(layer)
+
+
+def test_every_name_of_the_package_is_listed(run_python):
+    result = run_python("-c", "import flashmoe, sys; print(*dir(flashmoe), *dir(flashmoe.integrations)); "
+                        "assert 'torch' not in sys.modules")
+    assert result.returncode == 0, result.stderr
+    assert {*flashmoe.__all__, "integrations", "transformers", "__version__"} <= set(result.stdout.split())
 
 
 def test_a_library_of_another_version_is_refused(monkeypatch, is_one_sentence):

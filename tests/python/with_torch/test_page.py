@@ -64,6 +64,21 @@ def test_the_layer_is_fused_moe(act_type, mlp_type, biases):
     assert torch.equal(y, expected)
 
 
+@pytest.mark.parametrize("name", ["tokens", "local_expert_up", "local_expert_down", "local_bias_down"])
+@pytest.mark.parametrize("mlp_type", flashmoe.MLPType)
+def test_a_result_over_what_is_read_is_refused(is_one_sentence, mlp_type, name):
+    args = init_args(mlp_type=mlp_type)
+    given = make(args, biases=True)
+    memory = torch.empty(1 << 14)
+    read = memory[:getattr(given, name).numel()].view(getattr(given, name).shape)
+    setattr(given, name, read.copy_(getattr(given, name)))
+    run(args, given)
+    given.moe_out = memory[:given.tokens.numel()].view(given.tokens.shape)
+    with pytest.raises(flashmoe.InvalidArgument, match=f"^moe_out must not overlap {name}: ") as caught:
+        run(args, given)
+    assert is_one_sentence(str(caught.value))
+
+
 def test_handles_are_independent():
     args = init_args()
     first, second, router = flashmoe.initialize(args), flashmoe.initialize(args), flashmoe.router.initialize(args)
