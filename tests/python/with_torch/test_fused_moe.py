@@ -7,20 +7,13 @@ import weakref
 import numpy
 import pytest
 import torch
+from activations import ACTIVATIONS
 
 import flashmoe
 from flashmoe import layer_pool, torch_arguments, torch_ops
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 64, 48, 6, 3, 37
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 8e-4, torch.bfloat16: 4.5e-3}
-ACTIVATIONS = {
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "relu": torch.relu,
-    "relu2": lambda x: torch.relu(x) ** 2,
-    "identity": lambda x: x,
-}
 
 
 def make(dtype=torch.float32, experts=EXPERTS, gated=True, seed=1, tokens=TOKENS, top_k=TOP_K):

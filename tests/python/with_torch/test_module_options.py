@@ -2,18 +2,11 @@
 
 import pytest
 import torch
+from activations import ACTIVATIONS
 
 import flashmoe
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 64, 48, 8, 2, 24
-ACTIVATIONS = {
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "relu": torch.relu,
-    "relu2": lambda x: torch.relu(x) ** 2,
-    "identity": lambda x: x,
-}
 CLAMPED = dict(activation="swiglu_clamped")
 GROUPED = dict(router="sigmoid_grouped", num_groups=4, topk_groups=4)
 LIMITED = dict(router="softmax_group_limited", num_groups=4, topk_groups=4)
