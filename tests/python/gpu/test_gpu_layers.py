@@ -285,16 +285,20 @@ def test_memory_is_taken_on_the_gpu_of_the_tensors_alone():  # GROUP3
 def test_ranks_of_one_gpu_on_one_stream_are_refused():
     """The second would begin when the first has ended, which waits for it."""
     w13, w2 = batches.weights()
-    group = flashmoe.Group(2, backend="cuda", deadline_seconds=3)
-    half = EXPERTS // 2
-    layers = [flashmoe.Layer(problem(8, num_ranks=2), w13[rank * half:][:half].contiguous(),
-                             w2[rank * half:][:half].contiguous(), group=group, rank=rank) for rank in range(2)]
+    gpus = torch.cuda.device_count()
+    num_ranks = 2 * gpus  # two a GPU: ranks 0 and `gpus` share the first
+    local = EXPERTS // num_ranks
+    group = flashmoe.Group(num_ranks, backend="cuda", deadline_seconds=3)
+    layers = []
+    for rank in range(num_ranks):
+        own = (w[rank * local:][:local].to(f"cuda:{rank % gpus}").contiguous() for w in (w13, w2))
+        layers.append(flashmoe.Layer(problem(8, num_ranks=num_ranks), *own, group=group, rank=rank))
     x, *routes = batches.batch(8)
     layers[0].forward(x, *routes)
-    with pytest.raises(flashmoe.InvalidArgument, match="stream of rank 1's call 0 is that of rank 0's"):
-        layers[1].forward(x, *routes)
+    with pytest.raises(flashmoe.InvalidArgument, match=f"stream of rank {gpus}'s call 0 is that of rank 0's"):
+        layers[gpus].forward(x, *routes)
     torch.cuda.synchronize()
-    with pytest.raises(flashmoe.Timeout):  # rank 1 never came
+    with pytest.raises(flashmoe.Timeout):  # the other ranks never came
         layers[0].check_calls()
 
 
