@@ -187,7 +187,7 @@ struct Call {
   }
   FLASHMOE_HD char* intermediate_row(std::uint32_t m_block, std::uint32_t row) const {  // [intermediate]
     return local + local_layout.intermediate +
-           (std::int64_t{m_block} * geometry().tile.rows + row) * geometry().intermediate * geometry().element_bytes;
+           (std::int64_t{m_block} * geometry().tile.most_rows() + row) * geometry().intermediate * geometry().element_bytes;
   }
   FLASHMOE_HD char* partial_row(int slot, std::int64_t entry) const {  // [hidden] accumulators
     return local + local_layout.partial_results +

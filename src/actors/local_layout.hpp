@@ -127,7 +127,7 @@ struct LocalLayout {
   std::size_t lined_arrivals = 0;    // [num_ranks][lined slot blocks] u64
   std::size_t lined_cursors = 0;     // [num_dispatchers][num_ranks] u32
   std::size_t lined_rows = 0;        // [num_ranks][lined_tokens][hidden]
-  std::size_t intermediate = 0;      // [num_m_blocks][tile.rows][intermediate]
+  std::size_t intermediate = 0;      // [num_m_blocks][tile.most_rows()][intermediate]
   std::size_t partial_results = 0;   // [num_ranks][wave_ring][slot_tokens * top_k][hidden] accumulators, pre_reduced only
   std::size_t total_bytes = 0;
 };
@@ -202,7 +202,7 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.lined_arrivals = take(std::int64_t{g.num_ranks} * lined_slot_blocks(g), 8);
   layout.lined_cursors = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, 4);
   layout.lined_rows = take(std::int64_t{g.num_ranks} * g.lined_tokens, static_cast<std::size_t>(g.row_bytes()));
-  layout.intermediate = take(std::int64_t{g.num_m_blocks} * g.tile.rows * g.intermediate,
+  layout.intermediate = take(std::int64_t{g.num_m_blocks} * g.tile.most_rows() * g.intermediate,
                              static_cast<std::size_t>(g.element_bytes));
   layout.partial_results = take(g.pre_reduced ? waves * slots * g.top_k * g.hidden : 0,
                                 static_cast<std::size_t>(accumulator_bytes(g)));

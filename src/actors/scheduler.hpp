@@ -105,12 +105,19 @@ class Scheduler {
     return rows;
   }
 
+  /// Full m-blocks, and the last one when flushing. As many rows as that may have too many stay for it until then.
+  FLASHMOE_HD std::uint32_t blocks_for(std::uint32_t pending) const {
+    const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
+    const auto extra = static_cast<std::uint32_t>(geometry().tile.extra_rows);
+    if (pending <= extra) return flushing_ && pending > 0 ? 1 : 0;
+    return (pending - extra + (flushing_ ? rows - 1 : 0)) / rows;
+  }
+
   /// The m-blocks of a group that this thread's expert has rows for: the ring has places for three groups.
   FLASHMOE_HD std::uint32_t wanted_blocks() const {
-    const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const std::uint32_t third = num_places() / 3;
     const std::uint32_t most = third > kMostGrouped ? kMostGrouped : third > 0 ? third : 1;
-    const std::uint32_t blocks = my_pending_ / rows + (flushing_ && my_pending_ % rows > 0 ? 1u : 0u);
+    const std::uint32_t blocks = blocks_for(my_pending_);
     const std::uint32_t groups = (blocks + most - 1) / most;
     return groups > 1 ? (blocks + groups - 1) / groups : blocks;
   }
@@ -210,10 +217,13 @@ class Scheduler {
   FLASHMOE_HD void cut_expert(int expert, std::uint64_t first, std::uint32_t count) {
     const int num_slots = geometry().num_ranks * geometry().wave_ring;
     const auto tile_rows = static_cast<std::uint32_t>(geometry().tile.rows);
+    const auto most_rows = static_cast<std::uint32_t>(geometry().tile.most_rows());
     std::uint32_t cut = 0;
     std::uint32_t rows = 0;
     std::uint32_t segments = 0;
     std::uint32_t taken_rows = 0;
+    const auto room_of_next = [&] { return my_pending_ - taken_rows <= most_rows ? most_rows : tile_rows; };
+    std::uint32_t room = room_of_next();
     const auto close = [&] {
       MBlock& block = block_at(first + cut);
       block.local_expert = static_cast<std::uint32_t>(expert);
@@ -227,6 +237,7 @@ class Scheduler {
       block.group_size = count;
       taken_rows += rows;
       rows = segments = 0;
+      room = room_of_next();
     };
     for (int order = 0; order < num_slots && cut < count; ++order) {
       const int slot = (call_.rank * geometry().wave_ring + order) % num_slots;
@@ -236,13 +247,13 @@ class Scheduler {
       std::uint32_t entry = call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert];
       const std::uint32_t all = available;
       while (available > 0 && cut < count) {
-        const std::uint32_t room = tile_rows - rows;
         const std::uint32_t some = available < room ? available : room;
         block_at(first + cut).segments[segments++] = {static_cast<std::uint32_t>(slot), entry, some};
         rows += some;
         entry += some;
         available -= some;
-        if (rows == tile_rows || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
+        room -= some;
+        if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
       }
       call_.taken(slot)[expert] = taken + all - available;
     }

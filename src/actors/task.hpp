@@ -35,7 +35,7 @@ struct Segment {
   std::uint32_t count = 0;
 };
 
-/// Up to tile.rows rows of one expert, from any sources: the unit of the intermediate ring.
+/// Up to tile.most_rows() rows of one expert, from any sources: the unit of the intermediate ring.
 struct MBlock {
   static constexpr int kMaxSegments = 32;
   std::uint32_t local_expert = 0;

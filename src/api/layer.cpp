@@ -140,7 +140,7 @@ LayerInfo LayerFactory::plan(const Group& group, const Problem& problem) {
 
 int LayerFactory::m_block_rows(const Group& group, const Problem& problem) {
   check_problem(group, problem);
-  return group.state_->backend().engine_traits(problem).tile.rows;
+  return group.state_->backend().engine_traits(problem).tile.most_rows();
 }
 
 std::unique_ptr<PreparedCalls> LayerFactory::prepare_calls(const Layer& layer, ConstRows x, RoutingView routing, Rows y,

@@ -15,6 +15,9 @@ struct TileShape {
   int down_columns = 0;  ///< columns of the result a down tile has
   int down_tiles_at_once = 1;  ///< down tiles that the engine multiplies fastest: a task has so many, or a multiple
   int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
+  int extra_rows = 0;  ///< that the last m-block of an expert may have beyond `rows`, instead of one more m-block
+
+  FLASHMOE_HD constexpr int most_rows() const { return rows + extra_rows; }
   bool operator==(const TileShape&) const = default;
 };
 

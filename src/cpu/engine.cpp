@@ -42,17 +42,17 @@ const char* element(const void* data, std::int64_t index, int element_bytes) {
 /// Buffers and tile arithmetic in one accumulator type.
 template <class T>
 struct TileMath {
-  std::vector<T> rows;     // [tile.rows][k]
+  std::vector<T> rows;     // [tile.most_rows()][k]
   std::vector<T> weights;  // [columns][k]
-  std::vector<T> product;  // [tile.rows][columns]
+  std::vector<T> product;  // [tile.most_rows()][columns]
   std::vector<T> values;   // one row of an epilogue
 
   explicit TileMath(const Geometry& g) {
     const auto k = static_cast<std::size_t>(std::max(g.hidden, g.intermediate));
     const auto columns = static_cast<std::size_t>(std::max(2 * g.tile.up_columns, g.tile.down_columns));
-    rows.resize(static_cast<std::size_t>(g.tile.rows) * k);
+    rows.resize(static_cast<std::size_t>(g.tile.most_rows()) * k);
     weights.resize(columns * k);
-    product.resize(static_cast<std::size_t>(g.tile.rows) * columns);
+    product.resize(static_cast<std::size_t>(g.tile.most_rows()) * columns);
     values.resize(std::max(columns, static_cast<std::size_t>(g.hidden)));
   }
 
@@ -60,7 +60,7 @@ struct TileMath {
   /// `row_of(row)` gives a stored row of k elements. Returns how many rows that are.
   template <class RowOf>
   int load_rows(const Geometry& g, DType dtype, std::uint32_t num_rows, int k, const RowOf& row_of) {
-    const int end = std::min(g.tile.rows, static_cast<int>(align_up(num_rows, kRowGroup)));
+    const int end = std::min(g.tile.most_rows(), static_cast<int>(align_up(num_rows, kRowGroup)));
     for (std::uint32_t row = 0; row < num_rows; ++row) {
       load_operands(dtype, row_of(row), k, rows.data() + static_cast<std::int64_t>(row) * k);
     }
@@ -127,7 +127,7 @@ void compute_up(TileMath<T>& tile_math, const ExpertMath& math, const ExpertPara
   }
 }
 
-/// `out`: [tile.rows][tile.down_columns] of dtype; pre_reduced goes to call.partial_row unrounded instead.
+/// `out`: [tile.most_rows()][tile.down_columns] of dtype; pre_reduced goes to call.partial_row unrounded instead.
 template <class T>
 void compute_down_tile(TileMath<T>& tile_math, const ExpertMath& math, const ExpertParameters& expert,
                        const Call& call, const MBlock& block, std::uint32_t index, int tile, char* out) {
@@ -194,7 +194,7 @@ Engine::Engine(const Geometry& geometry, const ExpertMath& math, const ExpertSou
   } else {
     accumulators_->fp32 = std::make_unique<TileMath<float>>(geometry);
   }
-  out_.resize(static_cast<std::size_t>(geometry.tile.rows) * static_cast<std::size_t>(geometry.tile.down_columns) *
+  out_.resize(static_cast<std::size_t>(geometry.tile.most_rows()) * static_cast<std::size_t>(geometry.tile.down_columns) *
               static_cast<std::size_t>(geometry.element_bytes));
   row_.resize(static_cast<std::size_t>(geometry.row_bytes()));
 }

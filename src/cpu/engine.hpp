@@ -44,7 +44,7 @@ class Engine {
  private:
   struct Accumulators;
 
-  /// Results of one down tile, rounded: out_ [tile.rows][tile.down_columns] of dtype; pre_reduced: stored, not rounded.
+  /// Results of one down tile, rounded: out_ [tile.most_rows()][tile.down_columns] of dtype; pre_reduced: stored, not rounded.
   void compute_down(const Call& call, const MBlock& block, std::uint32_t index, int tile);
   /// The weighted sum of a slot's routes, rounded, in row_; returns the token's index in its wave, or -1 without routes.
   std::int64_t reduce_slot(const Call& call, std::uint32_t wave_slot, std::uint32_t slot);

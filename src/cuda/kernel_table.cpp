@@ -41,7 +41,7 @@ bool has_hopper_kernel(DType dtype) { return dtype == DType::bf16 || dtype == DT
 int ring_blocks(const Problem& problem, const TileShape& tile, std::int64_t ring_bytes) {
   constexpr int kTasksInFlight = 4 * 132;
   const std::int64_t block_bytes =
-      std::int64_t{tile.rows} * problem.intermediate * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
+      std::int64_t{tile.most_rows()} * problem.intermediate * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
   const std::int64_t up_tasks = ceil_div(problem.intermediate, tile.up_columns);
   const std::int64_t down_tasks = ceil_div(problem.hidden, tile.down_columns * tile.down_tiles_at_once);
   const std::int64_t needed = ceil_div(kTasksInFlight, std::min(up_tasks, down_tasks));

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cuda/hopper/tile_shape.hpp"
 #include "device.hpp"
 #include "flashmoe/error.hpp"
@@ -14,7 +16,33 @@ namespace {
 
 using cuda_backend::hopper::kDecodeRows;
 
-/// Output of one call in which every expert gets all tokens.
+struct Form {
+  WireForm wire;
+  ResultForm results;
+};
+constexpr Form kForms[] = {{WireForm::counted, ResultForm::per_route},
+                           {WireForm::counted, ResultForm::pre_reduced},
+                           {WireForm::lined, ResultForm::per_route}};
+
+/// Two experts, each of which gets all tokens.
+Problem two_experts(DType dtype, const Form& form, bool gated, std::int64_t max_tokens) {
+  return {.num_ranks = 1,
+          .hidden = 584,  // two products of two down tiles, one of a ragged one
+          .intermediate = 360,
+          .num_experts = 2,
+          .top_k = 2,
+          .max_tokens = max_tokens,
+          .dtype = dtype,
+          .activation = Activation::gelu_tanh,
+          .gated = gated,
+          .up_bias = true,
+          .down_bias = true,
+          .weight_on_input = form.results == ResultForm::per_route,
+          .wire_form = form.wire,
+          .result_form = form.results};
+}
+
+/// Output of one call.
 std::vector<char> run(const Problem& problem, const std::shared_ptr<DenseExperts>& experts, std::int64_t tokens,
                       int decode_rows) {
   CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .decode_rows = decode_rows});
@@ -31,34 +59,60 @@ bool runs_on_hopper(const Problem& problem) {
 
 TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
   FLASHMOE_REQUIRE_GPUS(1);
-  struct Form {
-    WireForm wire;
-    ResultForm results;
-  };
   for (const DType dtype : {DType::bf16, DType::fp16}) {
-    for (const Form form : {Form{WireForm::counted, ResultForm::per_route},
-                            {WireForm::counted, ResultForm::pre_reduced},
-                            {WireForm::lined, ResultForm::per_route}}) {
+    for (const Form& form : kForms) {
       for (const bool gated : {true, false}) {
-        const Problem problem{.num_ranks = 1,
-                              .hidden = 584,  // two products of two down tiles, one of a ragged one
-                              .intermediate = 360,
-                              .num_experts = 2,
-                              .top_k = 2,
-                              .max_tokens = 64,
-                              .dtype = dtype,
-                              .activation = Activation::gelu_tanh,
-                              .gated = gated,
-                              .up_bias = true,
-                              .down_bias = true,
-                              .weight_on_input = form.results == ResultForm::per_route,
-                              .wire_form = form.wire,
-                              .result_form = form.results};
+        const Problem problem = two_experts(dtype, form, gated, kDecodeRows);
         if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
         const auto experts = std::make_shared<DenseExperts>(problem, 7);
-        for (const std::int64_t tokens : {1, 7, 8, 9, 16, 17, 32, 33, 50, 64}) {
+        for (const std::int64_t tokens : {1, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 80, 96}) {
           EXPECT_EQ(run(problem, experts, tokens, kDecodeRows), run(problem, experts, tokens, 0))
               << to_string(problem) << " tokens " << tokens;
+        }
+      }
+    }
+  }
+}
+
+/// Some tokens of a batch.
+Batch part_of(const Problem& problem, const Batch& batch, std::int64_t first, std::int64_t count) {
+  const auto some = [&](const auto& values, std::size_t of_token) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * of_token);
+    return std::vector(begin, begin + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(count) * of_token));
+  };
+  const auto row_bytes = static_cast<std::size_t>(problem.hidden) * dtype_bytes(problem.dtype);
+  const auto routes = static_cast<std::size_t>(problem.top_k);
+  return {.num_tokens = count,
+          .x = some(batch.x, row_bytes),
+          .y = std::vector<char>(static_cast<std::size_t>(count) * row_bytes),
+          .topk_ids = some(batch.topk_ids, routes),
+          .topk_weights = some(batch.topk_weights, routes)};
+}
+
+/// 129 to 144 rows are one m-block, 257 to 272 two; the same tokens in calls of 100, of prefill tiles, and the rest.
+TEST(DecodeTiles, of_an_expert_s_last_rows_and_those_before_give_the_bits_of_both_alone) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const Form& form : kForms) {
+      for (const bool gated : {true, false}) {
+        const Problem problem = two_experts(dtype, form, gated, 273);
+        if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+        CudaWorld world(problem, std::make_shared<DenseExperts>(problem, 7), {.deadline_seconds = 5.0});
+        const Batch all = make_batch(problem, problem.max_tokens, 3);
+        const auto output = [&](std::int64_t first, std::int64_t count) {
+          Batch batch = part_of(problem, all, first, count);
+          world.poison();
+          world.call({&batch}, count);
+          EXPECT_EQ(world.message(0), "") << to_string(problem);
+          return batch.y;
+        };
+        for (const std::int64_t tokens : {128, 129, 137, 144, 145, 257, 272, 273}) {
+          std::vector<char> in_parts;
+          for (std::int64_t first = 0; first < tokens; first += 100) {
+            const std::vector<char> part = output(first, std::min<std::int64_t>(tokens - first, 100));
+            in_parts.insert(in_parts.end(), part.begin(), part.end());
+          }
+          EXPECT_EQ(output(0, tokens), in_parts) << to_string(problem) << " tokens " << tokens;
         }
       }
     }

@@ -61,7 +61,8 @@ inline Geometry small_geometry(const Problem& p, Dice& dice) {
             .up_columns = 8,
             .down_columns = dice.pick({8, 16}),
             .down_tiles_at_once = dice.pick({1, 2}),
-            .task_elements = dice.pick({4, 8})};
+            .task_elements = dice.pick({4, 8}),
+            .extra_rows = dice.pick({0, 1, 3})};
   g.num_m_blocks = dice.between(1, 3);
   return g;
 }

@@ -15,11 +15,12 @@ namespace {
 /// One rank whose only wave has landed: `rows[e]` rows of expert e, tiles of 4 rows, two up tiles an m-block.
 class Landed {
  public:
-  Landed(const std::vector<std::uint32_t>& rows, int num_m_blocks) {
+  Landed(const std::vector<std::uint32_t>& rows, int num_m_blocks, int extra_rows = 0) {
     const Geometry geometry{.num_ranks = 1, .num_local_experts = static_cast<int>(rows.size()), .hidden = 16,
                             .intermediate = 32, .top_k = 1, .element_bytes = 4, .max_tokens = 64, .wave_tokens = 64,
                             .wave_ring = 1, .slot_block = 64, .token_block = 64, .num_result_cells = 1,
-                            .tile = {.rows = 4, .up_columns = 16, .down_columns = 16}, .num_m_blocks = num_m_blocks};
+                            .tile = {.rows = 4, .up_columns = 16, .down_columns = 16, .extra_rows = extra_rows},
+                            .num_m_blocks = num_m_blocks};
     call.heap.geometry = geometry;
     call.roster = {.num_dispatchers = 1, .num_processors = 1};
     call.local_layout = make_local_layout(geometry, call.roster);
@@ -188,6 +189,33 @@ TEST(Scheduler, keeps_what_fills_no_tile_while_a_wave_is_open) {
   rank.call.counters().closed_waves = kAllWavesClosed;
   expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), kExit});
   EXPECT_EQ(rank.call.m_block(2).num_rows, 2u);
+}
+
+/// Rows of the m-blocks from place `first` on.
+std::vector<std::uint32_t> rows_of_blocks(const Call& call, std::uint32_t first, std::uint32_t end) {
+  std::vector<std::uint32_t> rows;
+  for (std::uint32_t index = first; index < end; ++index) rows.push_back(call.m_block(index).num_rows);
+  return rows;
+}
+
+TEST(Scheduler, the_last_rows_of_an_expert_go_with_the_m_block_before_them) {
+  Landed rank({5, 9, 6, 1, 4, 10}, 30, 1);
+  Scheduler<SoloGroup> scheduler(rank.call);
+  rank.tasks(scheduler);
+  EXPECT_EQ(rows_of_blocks(rank.call, 0, 10), (std::vector<std::uint32_t>{5, 4, 5, 4, 2, 1, 4, 4, 4, 2}));
+}
+
+TEST(Scheduler, rows_that_may_be_the_last_stay_while_a_wave_is_open) {
+  Landed rank({4, 9}, 9, 1);
+  rank.call.counters().closed_waves = 0;
+  rank.call.counters().landed_version = 1;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(0, 1), up(1, 1), down(0), down(1)});
+  EXPECT_EQ(rows_of_blocks(rank.call, 0, 2), (std::vector<std::uint32_t>{4, 5}));
+  rank.call.landed(0)[0] = 5;
+  rank.call.counters().closed_waves = kAllWavesClosed;
+  expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), kExit});
+  EXPECT_EQ(rows_of_blocks(rank.call, 2, 3), (std::vector<std::uint32_t>{5}));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@
 namespace flashmoe::cuda_backend::hopper {
 
 inline constexpr int kStageRowBytes = kStageElements * 2;
-inline constexpr int kStageTokenBytes = kTileRows * kStageRowBytes;
+inline constexpr int kMostRows = kTileRows + kExtraRows;
+inline constexpr int kStageTokenBytes = kMostRows * kStageRowBytes;
 inline constexpr int kStageWeightBytes = kTileColumns * kStageRowBytes;
 inline constexpr int kStageBytes = kStageTokenBytes + kStageWeightBytes;
 
@@ -30,12 +31,13 @@ inline constexpr int kStagingBytes = 2048;
 
 /// One task, with what its rows are.
 struct TaskSlot {
-  std::uint64_t rows[kTileRows];  ///< up: where each token row is. down: where each result goes; see Foreman
-  float weights[kTileRows];       ///< up, weight_on_input: routing weights
+  std::uint64_t rows[kMostRows];  ///< up: where each token row is. down: where each result goes; see Foreman
+  float weights[kMostRows];       ///< up, weight_on_input: routing weights
   Task task;
   std::uint32_t num_rows;         ///< reduce: number of slots
   std::uint32_t local_expert;
-  bool decode;  ///< up, down: a decode tile
+  bool decode;   ///< up, down: a decode tile
+  bool streams;  ///< up, down: no other m-block is likely to want the weights
 };
 inline constexpr int kTaskSlots = 4;
 

@@ -34,7 +34,9 @@ class Consumer {
           if (leads()) log().ran(slot.task);
         }
       } else {
-        for_each_product(slot.task, [&](int tile, bool wide) { run_product(slot, tile, wide); });
+        for_each_product(slot.task, [&](int tile, bool wide) __attribute__((always_inline)) {
+          run_product(slot, tile, wide);
+        });
       }
       block_.done[slot_.index].arrive();
       slot_.advance();
@@ -65,7 +67,11 @@ class Consumer {
   }
 
   __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
-    if (slot.num_rows > 32) {
+    if (slot.num_rows > 96) {
+      run_decode<kMostRows>(slot, tile, wide);
+    } else if (slot.num_rows > 64) {
+      run_decode<96>(slot, tile, wide);
+    } else if (slot.num_rows > 32) {
       run_decode<64>(slot, tile, wide);
     } else if (slot.num_rows > 16) {
       run_decode<32>(slot, tile, wide);
@@ -132,7 +138,7 @@ class Consumer {
   /// The warpgroup's 64 rows by `columns` weight rows.
   template <int columns>
   __device__ __forceinline__ void multiply(const TaskSlot& slot, Accumulators<columns>& d) {
-    const auto first_row = static_cast<std::uint32_t>(warp() / 4 * kStageTokenBytes / 2);
+    const auto first_row = static_cast<std::uint32_t>(warp() / 4 * kTileRows / 2 * kStageRowBytes);
     run_steps(num_steps(call_, slot.task), slot.task.kind == TaskKind::up, [&](std::uint32_t stage) {
       const std::uint64_t tokens = operand(stage + first_row);
       const std::uint64_t weights = operand(stage + kStageTokenBytes);

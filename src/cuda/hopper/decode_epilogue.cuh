@@ -82,7 +82,7 @@ class DecodeEpilogue {
   static constexpr int kGroups = tokens / 8;  ///< of 8 tokens; four accumulators each
   static constexpr int kGroupColumns = 64;    ///< of a warpgroup and half
   static constexpr int kRowBytes = kGroupColumns * 2;
-  static_assert(tokens * kRowBytes <= 4 * kStagingBytes);
+  static constexpr int kStagedTokens = 4 * kStagingBytes / kRowBytes;  ///< that a warpgroup's staging area holds
 
   __device__ int warpgroup() const { return warp_ / 4; }
   /// Column of the tile of the thread's first accumulator; the third of each group is 8 columns on.
@@ -150,22 +150,27 @@ class DecodeEpilogue {
                                         int columns) const {
     char* const staging = block_.staging[4 * warpgroup()];
     const auto num_rows = static_cast<int>(slot.num_rows);
-#pragma unroll
-    for (int group = 0; group < kGroups; group += 2) {
-      if (8 * group >= num_rows) continue;
-      const int row = 8 * group + staged_token();
-      stage_pair(d, group, shared_address(staging + row * kRowBytes + ((staged_chunk() ^ (row % 8)) << 4)));
-    }
-    await_warpgroup();
     const int first_column = half * (kTileColumns / 2) + warpgroup() * kGroupColumns;
     const int chunk = lane_ % 8;
-    if (first_column + chunk * 8 < columns) {
-      for (int row = warp_ % 4 * 4 + lane_ / 8; row < num_rows; row += 16) {
-        *reinterpret_cast<uint4*>(row_of(row) + first_column * 2 + chunk * 16) =
-            *reinterpret_cast<const uint4*>(staging + row * kRowBytes + ((chunk ^ (row % 8)) << 4));
+#pragma unroll
+    for (int begin = 0; begin < tokens; begin += kStagedTokens) {
+      if (begin >= num_rows) continue;
+#pragma unroll
+      for (int token = begin; token < tokens && token < begin + kStagedTokens; token += 16) {
+        if (token >= num_rows) continue;
+        const int row = token - begin + staged_token();
+        stage_pair(d, token / 8, shared_address(staging + row * kRowBytes + ((staged_chunk() ^ (row % 8)) << 4)));
       }
+      await_warpgroup();
+      if (first_column + chunk * 8 < columns) {
+        const int end = min(num_rows - begin, kStagedTokens);
+        for (int row = warp_ % 4 * 4 + lane_ / 8; row < end; row += 16) {
+          *reinterpret_cast<uint4*>(row_of(begin + row) + first_column * 2 + chunk * 16) =
+              *reinterpret_cast<const uint4*>(staging + row * kRowBytes + ((chunk ^ (row % 8)) << 4));
+        }
+      }
+      await_warpgroup();
     }
-    await_warpgroup();
   }
 
   __device__ __forceinline__ void keep_partials(const TaskSlot& slot, const Sums& d, int column) const {

@@ -152,8 +152,9 @@ class Foreman {
     if (group.leader()) {
       slot.num_rows = num_rows;
       slot.local_expert = block.local_expert;
-      // Not the last rows of an expert cut together with more: their weights are under way for the others.
-      slot.decode = num_rows <= decode_rows_ && group_size == 1;
+      // Few rows, but not the last of an expert cut together with more: their weights are under way for the others.
+      slot.streams = num_rows <= decode_rows_ && group_size == 1;
+      slot.decode = slot.streams || num_rows > kTileRows;
     }
     std::uint32_t sent_rows = 0;
     for (std::uint32_t base = 0; base < num_rows; base += 32) {

@@ -35,7 +35,6 @@ class Loader {
 
  private:
   static constexpr int kRowsApart = kLoaderWarps * 4;  // a warp copies 128 bytes of each of 4 rows at once
-  static constexpr int kRowsEach = kTileRows / kRowsApart;
 
   __device__ bool asks() const { return warp_ == 0 && lane_ == 0; }
 
@@ -92,9 +91,9 @@ class Loader {
             std::int64_t{g.intermediate} * 2};
   }
 
-  /// No other m-block is likely to want the weights of a decode tile: what they would push out of L2 is worth more.
+  /// Weights that none else is likely to want: what they would push out of L2 is worth more.
   __device__ static std::uint64_t policy_of(const TaskSlot& slot) {
-    return slot.decode ? stream_policy() : keep_policy();
+    return slot.streams ? stream_policy() : keep_policy();
   }
 
   /// Asks for the boxes of one step.
@@ -108,16 +107,20 @@ class Loader {
     }
   }
 
-  /// As few rows as the consumers multiply: a decode tile's are padded, a prefill tile's second half may be skipped.
+  /// As few rows as a decode tile multiplies. What a prefill tile multiplies beyond is not stored.
   __device__ void gather(const TaskSlot& slot, const Operands& operands) {
-    if (slot.num_rows > kTileRows / 2) {
-      gather_rows<kRowsEach>(slot, operands);
-    } else if (!slot.decode || slot.num_rows > 32) {
-      gather_rows<kRowsEach / 2>(slot, operands);
+    if (slot.num_rows > kTileRows) {
+      gather_rows<kMostRows / kRowsApart>(slot, operands);
+    } else if (slot.num_rows > 96) {
+      gather_rows<kTileRows / kRowsApart>(slot, operands);
+    } else if (slot.num_rows > 64) {
+      gather_rows<96 / kRowsApart>(slot, operands);
+    } else if (slot.num_rows > 32) {
+      gather_rows<64 / kRowsApart>(slot, operands);
     } else if (slot.num_rows > 16) {
-      gather_rows<kRowsEach / 4>(slot, operands);
+      gather_rows<32 / kRowsApart>(slot, operands);
     } else {
-      gather_rows<kRowsEach / 8>(slot, operands);
+      gather_rows<16 / kRowsApart>(slot, operands);
     }
   }
 
@@ -192,7 +195,7 @@ class Loader {
     const Operands operands = down_operands(slot, tile, wide);
     const int steps = num_steps(call_, slot.task);
     const auto ask = [&](int index, int step) {
-      block_.full[index].arrive_expecting(kStageTokenBytes + operands.bytes);
+      block_.full[index].arrive_expecting(kTileRows * kStageRowBytes + operands.bytes);
       load_weights(operands, index, step);
     };
     await_rows(steps, ask);
@@ -205,7 +208,7 @@ class Loader {
       if (asks()) {
         if (step >= num_asked_) ask(stage_.index, step);
         load_box(stage_address(), maps_.intermediate, full, step * kStageElements,
-                 static_cast<int>(slot.task.index) * kTileRows, operands.policy);
+                 static_cast<int>(slot.task.index) * kMostRows, operands.policy);
       }
       full.arrive();
       stage_.advance();

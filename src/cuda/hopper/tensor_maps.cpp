@@ -29,7 +29,7 @@ TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, co
           .down = make_tensor_map(problem.dtype, weights.down, experts * geometry.hidden, geometry.intermediate, kTileColumns),
           .narrow_down = make_tensor_map(problem.dtype, weights.down, experts * geometry.hidden, geometry.intermediate,
                                          kDownColumns),
-          .intermediate = make_tensor_map(problem.dtype, intermediate, std::int64_t{geometry.num_m_blocks} * kTileRows,
+          .intermediate = make_tensor_map(problem.dtype, intermediate, std::int64_t{geometry.num_m_blocks} * geometry.tile.most_rows(),
                                           geometry.intermediate, kTileRows)};
 }
 

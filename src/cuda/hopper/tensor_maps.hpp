@@ -21,7 +21,7 @@ struct TensorMaps {
   CUtensorMap up;            // [num_local_experts * up_columns][hidden], boxes of 128 rows
   CUtensorMap down;          // [num_local_experts * hidden][intermediate], boxes of 256 rows
   CUtensorMap narrow_down;   // the same, boxes of 128 rows
-  CUtensorMap intermediate;  // [num_m_blocks * tile.rows][intermediate], boxes of an m-block
+  CUtensorMap intermediate;  // [num_m_blocks * tile.most_rows()][intermediate], boxes of an m-block's first tile.rows
 };
 
 /// `intermediate`: the rank's ring, device memory. Throws InvalidArgument where weights are not aligned to 16 bytes.

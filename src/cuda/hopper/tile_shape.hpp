@@ -10,15 +10,18 @@ namespace flashmoe::cuda_backend::hopper {
 // 128 x 256 with m64n256k16 634 TFLOP/s, 256 x 128 579, 128 x 128 a warpgroup 460; stages 3 / 4: 613 / 657.
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileColumns = 256;
+/// The last rows of an expert go with the m-block before them if they are no more than these: alone they would load its
+/// weights once more (docs/adr/0014-last-rows.md).
+inline constexpr int kExtraRows = 16;
 inline constexpr int kStageElements = 64;  ///< of k
 inline constexpr int kStages = 4;
 /// A foreman needs about 15 us to hand out a task and to follow it up beside others; tiles over fewer elements of k take
 /// less (ADR 10).
 inline constexpr int kTaskElements = 2048;
 
-/// Most rows of an expert whose tasks run as decode tiles: weights as wgmma's rows, tokens as its columns. What the
-/// registers hold; up to it decode tiles were never slower than prefill tiles (docs/adr/0008-decode-tiles.md).
-inline constexpr int kDecodeRows = 64;
+/// Most rows of an expert whose tasks run as decode tiles: weights as wgmma's rows, tokens as its columns. Those of more
+/// than kTileRows do, too, whatever this says (docs/adr/0008-decode-tiles.md, 0014-last-rows.md).
+inline constexpr int kDecodeRows = 96;
 
 /// Down tiles are half a product wide. At the end of a call they are tasks of their own, so that fewer multiprocessors
 /// wait for the last.
@@ -34,7 +37,8 @@ constexpr TileShape tile_shape(bool gated) {
           .up_columns = gated ? kTileColumns / 2 : kTileColumns,
           .down_columns = kDownColumns,
           .down_tiles_at_once = kTileColumns / kDownColumns,
-          .task_elements = kTaskElements};
+          .task_elements = kTaskElements,
+          .extra_rows = kExtraRows};
 }
 
 // Warps of a block, in this order: foreman, service, loaders, consumers. (Probes, gathering with 1 / 2 / 4 loader

@@ -36,6 +36,8 @@ __device__ inline void wgmma_wait() {
 #define FLASHMOE_ACCUMULATORS_32(i) FLASHMOE_ACCUMULATORS_16(i), FLASHMOE_ACCUMULATORS_16((i) + 16)
 #define FLASHMOE_ACCUMULATORS_64(i) FLASHMOE_ACCUMULATORS_32(i), FLASHMOE_ACCUMULATORS_32((i) + 32)
 #define FLASHMOE_ACCUMULATORS_128(i) FLASHMOE_ACCUMULATORS_64(i), FLASHMOE_ACCUMULATORS_64((i) + 64)
+#define FLASHMOE_ACCUMULATORS_48(i) FLASHMOE_ACCUMULATORS_32(i), FLASHMOE_ACCUMULATORS_16((i) + 32)
+#define FLASHMOE_ACCUMULATORS_72(i) FLASHMOE_ACCUMULATORS_64(i), FLASHMOE_ACCUMULATORS_8((i) + 64)
 #define FLASHMOE_NAMES_4 "%0, %1, %2, %3"
 #define FLASHMOE_NAMES_8 FLASHMOE_NAMES_4 ", %4, %5, %6, %7"
 #define FLASHMOE_NAMES_16 FLASHMOE_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -44,6 +46,9 @@ __device__ inline void wgmma_wait() {
 #define FLASHMOE_NAMES_64                                                                                    \
   FLASHMOE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
                     "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FLASHMOE_NAMES_48 \
+  FLASHMOE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define FLASHMOE_NAMES_72 FLASHMOE_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define FLASHMOE_NAMES_128 \
   FLASHMOE_NAMES_64 ", "  \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
@@ -63,6 +68,10 @@ __device__ inline void wgmma_wait() {
     FLASHMOE_WGMMA(type, "32", 16, "%16", "%17");      \
   } else if constexpr (columns == 64) {                \
     FLASHMOE_WGMMA(type, "64", 32, "%32", "%33");      \
+  } else if constexpr (columns == 96) {                \
+    FLASHMOE_WGMMA(type, "96", 48, "%48", "%49");      \
+  } else if constexpr (columns == 144) {               \
+    FLASHMOE_WGMMA(type, "144", 72, "%72", "%73");     \
   } else if constexpr (columns == 128) {               \
     FLASHMOE_WGMMA(type, "128", 64, "%64", "%65");     \
   } else {                                             \
@@ -75,7 +84,8 @@ __device__ inline void wgmma_wait() {
 template <DType dtype, int columns>
 __device__ inline void wgmma(Accumulators<columns>& d, std::uint64_t a, std::uint64_t b) {
   static_assert(dtype == DType::bf16 || dtype == DType::fp16);
-  static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 128 || columns == 256);
+  static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 96 || columns == 128 || columns == 144 ||
+                columns == 256);
   if constexpr (dtype == DType::bf16) {
     FLASHMOE_WGMMA_OF("bf16")
   } else {
@@ -86,12 +96,16 @@ __device__ inline void wgmma(Accumulators<columns>& d, std::uint64_t a, std::uin
 #undef FLASHMOE_WGMMA_OF
 #undef FLASHMOE_WGMMA
 #undef FLASHMOE_NAMES_128
+#undef FLASHMOE_NAMES_72
+#undef FLASHMOE_NAMES_48
 #undef FLASHMOE_NAMES_64
 #undef FLASHMOE_NAMES_32
 #undef FLASHMOE_NAMES_16
 #undef FLASHMOE_NAMES_8
 #undef FLASHMOE_NAMES_4
 #undef FLASHMOE_ACCUMULATORS_128
+#undef FLASHMOE_ACCUMULATORS_72
+#undef FLASHMOE_ACCUMULATORS_48
 #undef FLASHMOE_ACCUMULATORS_64
 #undef FLASHMOE_ACCUMULATORS_32
 #undef FLASHMOE_ACCUMULATORS_16
