@@ -11,9 +11,8 @@
 
 namespace flashmoe::cuda_backend {
 
-/// A warp of a kernel that knows its element type, so that it carries the code for no other. `reads_ahead`: it has the
-/// registers to sum cells while the next are under way.
-template <DType dtype, bool reads_ahead = false>
+/// A warp of a kernel that knows its element type, so that it carries the code for no other.
+template <DType dtype>
 struct ElementWarp : WarpGroup {};
 
 namespace detail {
@@ -31,8 +30,8 @@ struct RowCells {
     for (int half = 0; half < 2; ++half) {
       const int index = group.index() + 32 * half;
       if (index >= num_cells) continue;
+      weights[half] = weight_of(index);  // read beside what cell_of() reads; an absent cell's is not used
       cells[half] = cell_of(index);
-      if (cells[half] != nullptr) weights[half] = weight_of(index);
     }
     group.sync();
   }
@@ -63,8 +62,8 @@ struct CellWalk {
 
 /// Overload for the combiner. kBatch cells are read at a time, of several columns where a column has few: the sum waits for
 /// memory, not for itself.
-template <DType dtype, bool reads_ahead, class CellOf, class WeightOf>
-__device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType, int columns, int num_cells, void* y,
+template <DType dtype, class CellOf, class WeightOf>
+__device__ void combine_row(const ElementWarp<dtype>& group, DType, int columns, int num_cells, void* y,
                             const CellOf& cell_of, const WeightOf& weight_of) {
   using Accumulator = typename Element<dtype>::Accumulator;
   constexpr int kElements = Packet<dtype>::kElements;
@@ -75,10 +74,12 @@ __device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType,
   const auto offset_of = [](int column) {
     return std::int64_t{column} * static_cast<std::int64_t>(sizeof(typename Element<dtype>::Stored));
   };
-  /// The present cells of a batch, bit by bit.
   detail::CellWalk reading;
-  const auto read = [&](Packet<dtype> (&packets)[kBatch]) {
-    unsigned present = 0;
+  detail::CellWalk summing;
+  Accumulator sum[kElements] = {};
+  do {  // once at least: without columns, code is fetched and nothing moved
+    Packet<dtype> packets[kBatch];
+    unsigned present = 0;  // of the batch's cells, bit by bit
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const char* cell = reading.column < columns ? row.cell(reading.index) : nullptr;
@@ -88,11 +89,6 @@ __device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType,
       present |= 1u << i;
       if (column < columns) packets[i].bits = *reinterpret_cast<const uint4*>(cell + offset_of(column));
     }
-    return present;
-  };
-  detail::CellWalk summing;
-  Accumulator sum[kElements] = {};
-  const auto add = [&](unsigned present, const Packet<dtype> (&packets)[kBatch]) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if ((present >> i & 1u) != 0) {
@@ -111,24 +107,7 @@ __device__ void combine_row(const ElementWarp<dtype, reads_ahead>& group, DType,
       }
       if (column < columns) *reinterpret_cast<uint4*>(static_cast<char*>(y) + offset_of(column)) = result.bits;
     }
-  };
-  Packet<dtype> packets[kBatch];
-  unsigned present = read(packets);
-  bool more = false;
-  do {  // once at least: without columns, code is fetched and nothing moved
-    more = reading.column < columns;
-    Packet<dtype> ahead[kBatch];
-    unsigned ahead_present = 0;
-    if (reads_ahead && more) ahead_present = read(ahead);
-    add(present, packets);
-    if constexpr (reads_ahead) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) packets[i].bits = ahead[i].bits;
-      present = ahead_present;
-    } else if (more) {
-      present = read(packets);
-    }
-  } while (more);
+  } while (reading.column < columns);
 }
 
 /// See actors/combine_lines.hpp.
@@ -142,8 +121,8 @@ __device__ inline bool may_have_come(const WarpGroup& group, const Line* lines, 
 
 /// Overload for the combiner: a lane sums the 16 bytes of a line that it reads, kBatch cells of them at a time, and y takes
 /// them from there.
-template <DType dtype, bool reads_ahead, class LinesOf, class WeightOf>
-__device__ int try_combine_lines(const ElementWarp<dtype, reads_ahead>& group, DType, const TileLines& words, int num_cells,
+template <DType dtype, class LinesOf, class WeightOf>
+__device__ int try_combine_lines(const ElementWarp<dtype>& group, DType, const TileLines& words, int num_cells,
                                  char* y, std::uint64_t tag, const LinesOf& lines_of, const WeightOf& weight_of) {
   using Accumulator = typename Element<dtype>::Accumulator;
   constexpr int kElements = Packet<dtype>::kElements;

@@ -1,10 +1,11 @@
 #!/bin/sh
 # No kernel spills registers, but for those named here, outside their loops: bytes stored, measured by ptxas when the
 # kernels were compiled (cmake/with_ptxas_report.sh). A spill more is a tile that waits for memory it did not wait for.
+# And ptxas lets wgmma run side by side.
 set -u
 allowed() {
   case $1 in
-    moe_kernel_hopper_*) echo 32 ;;  # between tiles: what the consumers know of their rings
+    moe_kernel_hopper_*) echo 48 ;;  # between and after tiles: what the consumers know of their rings, a pointer
     router_kernel_hopper_* | router_logits_kernel) echo 192 ;;  # the choice of experts, once a tile
     moe_kernel_tf32) echo 8 ;;    # where the actors' states are made: no tile reads it
     moe_kernel_fp64) echo 264 ;;  # the checking engine: not tuned for speed
@@ -26,9 +27,14 @@ for report in "$FLASHMOE_BUILD_DIR"/src/CMakeFiles/flashmoe_cuda_objects.dir/cud
     failures=$((failures + 1))
   done
 done
+# A function call in the middle of wgmma would make ptxas wait for each.
+for report in $(grep -l 'wgmma.mma_async instructions are serialized' "$FLASHMOE_BUILD_DIR"/src/CMakeFiles/flashmoe_cuda_objects.dir/cuda/*.cu.o.ptxas); do
+  echo "FAILED: ptxas serialises the wgmma of $(basename "$report" .o.ptxas): see $report"
+  failures=$((failures + 1))
+done
 if [ "$kernels" -lt 12 ]; then
   echo "FAILED: ptxas reported $kernels kernels, wanted at least 12: were they compiled by cmake/with_ptxas_report.sh?"
   exit 1
 fi
-echo "$kernels kernels, $failures with more spills than allowed"
+echo "$kernels kernels, $failures failures"
 [ "$failures" -eq 0 ]

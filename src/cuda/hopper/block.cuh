@@ -55,6 +55,7 @@ struct BlockMemory {
   Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are there
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
+  Barrier cells[kConsumerWarps];  ///< the bytes of result cells that a consumer warp combines
   TraceLog logs[kTraceRows.total()];
 
   __device__ void init_barriers() {
@@ -64,10 +65,14 @@ struct BlockMemory {
     for (Barrier& barrier : stored) barrier.init(1);
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
+    for (Barrier& barrier : cells) barrier.init(1);
     fence_barrier_init();
   }
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
+
+/// All consumers of the block have come here.
+__device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
 
 /// Tiles of a product: one up tile, or two down tiles while there are two.
 __device__ inline int tiles_at_once(const Task& task) {

@@ -164,6 +164,7 @@ class DecodeEpilogue {
       await_warpgroup();
       if (first_column + chunk * 8 < columns) {
         const int end = min(num_rows - begin, kStagedTokens);
+#pragma unroll 1
         for (int row = warp_ % 4 * 4 + lane_ / 8; row < end; row += 16) {
           *reinterpret_cast<uint4*>(row_of(begin + row) + first_column * 2 + chunk * 16) =
               *reinterpret_cast<const uint4*>(staging + row * kRowBytes + ((chunk ^ (row % 8)) << 4));
@@ -227,9 +228,6 @@ class DecodeEpilogue {
       named_barrier<2, 128>();
     }
   }
-  /// The same of the whole staging area.
-  __device__ static void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
-
   const Call& call_;
   const Fabric& fabric_;
   const WeightsView& weights_;

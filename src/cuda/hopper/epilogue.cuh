@@ -143,7 +143,7 @@ class Epilogue {
                        round_pair<dtype>(d[at + 6], d[at + 7]));
       }
       __syncwarp();
-#pragma unroll
+#pragma unroll 1
       for (int first = 0; first < 16; first += 4) {
         const int row = first + lane_ / 8;
         if (exists(slot, row) && base * 8 + chunk * 8 < columns) {

@@ -1,6 +1,7 @@
 // The Hopper kernel: the same epoch as the portable one, with blocks whose loaders and consumers overlap their tasks.
 #pragma once
 
+#include "cuda/hopper/bulk_combine.cuh"
 #include "cuda/hopper/consumer.cuh"
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/loader.cuh"
@@ -15,12 +16,15 @@ __device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric,
   foreman.dismiss(group);
 }
 
-/// Consumers have nothing left to multiply: they combine beside the service warps.
+/// Consumers have nothing left to multiply: they combine beside the service warps. `warp`: of the consumer warps.
 template <DType dtype>
-__device__ void help_combine(const KernelArgs& args, const Call& call, WarpLog log) {
+__device__ void help_combine(const KernelArgs& args, const Call& call, BlockMemory& block, int warp, WarpLog log) {
   if (call.lined()) return;
-  using Warp = ElementWarp<dtype, true>;
-  const Warp group;
+  await_consumers();  // the stages are free
+  fence_async_shared();
+  using Warp = BulkWarp<dtype>;
+  std::uint32_t parity = 0;
+  const Warp group{{}, block.stages[0] + warp * Warp::kBytes, &block.cells[warp], &parity};
   Combiner<Warp> combiner(call, 0);
   log.restart(args);
   run_actor(args, call, group, Actor::combiner, combiner, log, kCombinerPauseNs);
@@ -65,7 +69,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     take_registers<kConsumerRegisters>();
     if (runs) {
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
-      help_combine<dtype>(args, call, WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
+      help_combine<dtype>(args, call, block, warp - kFirstConsumer,
+                          WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
     }
     await_all_roles();
   }

@@ -95,6 +95,13 @@ __device__ inline std::uint64_t stream_policy() {
   return policy;
 }
 
+/// `bytes` (a multiple of 16) from global into shared memory, both aligned to 16; they count on `barrier`. One thread.
+__device__ inline void copy_bulk(std::uint32_t target, const char* source, int bytes, Barrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(source), "r"(bytes), "r"(barrier.address())
+               : "memory");
+}
+
 /// A box of a 2-d tensor map into shared memory; its bytes count on `barrier`. Out of bounds is zero. One thread.
 __device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row,
                                 std::uint64_t policy) {
