@@ -203,14 +203,16 @@ class Scheduler {
   }
 
   /// Whether the call ends sooner when the down tasks from m-block `cut` on have one tile each: where all down tasks under
-  /// way leave half of the processors idle, and after two rounds of others, which end at any time.
+  /// way leave half of the processors idle, in their only round or in the second, and after two rounds, which end at any
+  /// time.
   FLASHMOE_HD bool narrow_is_better(std::uint64_t cut) const {
     if (!call_.plan.narrow_ends || !nothing_to_cut()) return false;
     const int tiles = call_.plan.down_tiles;
     const auto tasks = static_cast<std::uint64_t>((geometry().num_down_tiles() + tiles - 1) / tiles);
     const std::uint64_t under_way = tasks * (num_cut_ - observe<Scope::device>(&call_.counters().retired_blocks));
     const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
-    return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (2 * under_way <= processors || under_way > 2 * processors);
+    const bool leaves_half_idle = 2 * under_way <= processors || (under_way > processors && 2 * under_way <= 3 * processors);
+    return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
   }
 
   /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread.

@@ -137,6 +137,39 @@ TEST(Scheduler, the_last_of_many_down_tasks_are_narrow) {
   expect_tasks(rank.tasks(scheduler), wanted);
 }
 
+TEST(Scheduler, of_down_tasks_for_more_than_one_round_the_last_are_narrow) {
+  Landed rank({4, 4, 4}, 8);
+  rank.call.roster.num_processors = 4;
+  rank.call.heap.geometry.hidden = 64;  // six wide tasks
+  rank.call.plan.down_tiles = 2;
+  rank.call.plan.narrow_ends = true;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  std::vector<Task> wanted;
+  for (std::uint32_t block = 0; block < 3; ++block) wanted.insert(wanted.end(), {up(block, 0), up(block, 1)});
+  for (std::uint32_t block = 0; block < 2; ++block) wanted.insert(wanted.end(), {down(block), down(block, 2)});
+  for (std::uint32_t tile = 0; tile < 4; ++tile) wanted.push_back(down(2, tile));
+  wanted.insert(wanted.end(), 4, kExit);
+  expect_tasks(rank.tasks(scheduler), wanted);
+}
+
+TEST(Scheduler, down_tasks_stay_wide_where_they_keep_more_than_half_of_the_processors_busy) {
+  for (const int processors : {5, 7}) {  // four wide tasks in one round, twelve in two
+    Landed rank(processors == 5 ? std::vector<std::uint32_t>{4, 4} : std::vector<std::uint32_t>{4, 4, 4, 4, 4, 4}, 9);
+    rank.call.roster.num_processors = processors;
+    rank.call.heap.geometry.hidden = 64;
+    rank.call.plan.down_tiles = 2;
+    rank.call.plan.narrow_ends = true;
+    Scheduler<SoloGroup> scheduler(rank.call);
+    int downs = 0;
+    for (const Task& task : rank.tasks(scheduler)) {
+      if (task.kind != TaskKind::down) continue;
+      EXPECT_EQ(task.num_tiles, 2) << processors << " processors, m-block " << task.index;
+      ++downs;
+    }
+    EXPECT_EQ(downs, processors == 5 ? 4 : 12);
+  }
+}
+
 TEST(Scheduler, down_tasks_stay_wide_where_narrow_ones_end_no_sooner) {
   Landed rank({4, 8}, 8);
   rank.call.heap.geometry.hidden = 64;
