@@ -88,6 +88,18 @@ TEST(TileShapes, every_form_on_several_ranks_matches_the_reference) {
   }
 }
 
+/// More cells of a token than a helper has room for at once.
+TEST(TileShapes, many_choices_a_token_match_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const ResultForm results : {ResultForm::per_route, ResultForm::pre_reduced}) {
+    for (const int hidden : {264, 4104}) {
+      expect_reference({.num_ranks = 2, .hidden = hidden, .intermediate = 72, .num_experts = 40, .top_k = 32,
+                        .max_tokens = 150, .wire_form = WireForm::counted, .result_form = results},
+                       {150, 70});
+    }
+  }
+}
+
 /// Wide experts, few m-blocks: the last down tasks of these calls have one tile each.
 TEST(TileShapes, calls_that_end_in_narrow_tasks_match_the_reference) {
   FLASHMOE_REQUIRE_GPUS(1);
