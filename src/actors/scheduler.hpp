@@ -1,10 +1,11 @@
 // Scheduler: cuts m-blocks from landed rows, grants them a place in the intermediate ring, and publishes their up
 // tasks, then their down tasks some way behind: processors that take those early wait for the up tiles. One a rank.
 //
-// An m-block is cut when an expert has a full tile of landed rows; a smaller one when no source can add to it soon:
-// all rows of its wave have landed everywhere, or nothing else is left to do while a source is late. So a late rank
-// delays its own rows only, and no processor waits while landed rows exist. Nothing is cut long before processors need
-// it: the later, the more rows of an expert have landed, whose m-blocks then share the expert's weights.
+// An m-block is cut when an expert has the landed rows of a full tile and as many as its last m-block may have beyond one;
+// that last one when no source can add to it soon: all rows of its wave have landed everywhere, or nothing else is left to
+// do while a source is late. So a late rank delays its own rows only, and no processor waits while landed rows exist.
+// Nothing is cut long before processors need it: the later, the more rows of an expert have landed, whose m-blocks then
+// share the expert's weights.
 #pragma once
 
 #include <cstdint>
@@ -105,7 +106,8 @@ class Scheduler {
     return rows;
   }
 
-  /// Full m-blocks, and the last one when flushing. As many rows as that may have too many stay for it until then.
+  /// M-blocks to be cut of an expert's `pending` rows: all when flushing, else full ones while more rows are left than the
+  /// last may have beyond one.
   FLASHMOE_HD std::uint32_t blocks_for(std::uint32_t pending) const {
     const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const auto extra = static_cast<std::uint32_t>(geometry().tile.extra_rows);

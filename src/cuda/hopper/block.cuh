@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "actors/call.hpp"
 #include "actors/task.hpp"
@@ -73,6 +74,22 @@ static_assert(sizeof(BlockMemory) <= 227 * 1024);
 
 /// All consumers of the block have come here.
 __device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
+
+/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies.
+template <class Run>
+__device__ __forceinline__ void with_decode_rows(std::uint32_t num_rows, const Run& run) {
+  if (num_rows > kDecodeRows) {
+    run(std::integral_constant<int, kMostRows>{});
+  } else if (num_rows > 64) {
+    run(std::integral_constant<int, kDecodeRows>{});
+  } else if (num_rows > 32) {
+    run(std::integral_constant<int, 64>{});
+  } else if (num_rows > 16) {
+    run(std::integral_constant<int, 32>{});
+  } else {
+    run(std::integral_constant<int, 16>{});
+  }
+}
 
 /// Tiles of a product: one up tile, or two down tiles while there are two.
 __device__ inline int tiles_at_once(const Task& task) {

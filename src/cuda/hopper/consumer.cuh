@@ -67,17 +67,9 @@ class Consumer {
   }
 
   __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
-    if (slot.num_rows > 96) {
-      run_decode<kMostRows>(slot, tile, wide);
-    } else if (slot.num_rows > 64) {
-      run_decode<96>(slot, tile, wide);
-    } else if (slot.num_rows > 32) {
-      run_decode<64>(slot, tile, wide);
-    } else if (slot.num_rows > 16) {
-      run_decode<32>(slot, tile, wide);
-    } else {
-      run_decode<16>(slot, tile, wide);
-    }
+    with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
+      run_decode<rows.value>(slot, tile, wide);
+    });
   }
 
   template <int tokens>

@@ -228,6 +228,7 @@ class DecodeEpilogue {
       named_barrier<2, 128>();
     }
   }
+
   const Call& call_;
   const Fabric& fabric_;
   const WeightsView& weights_;

@@ -109,18 +109,12 @@ class Loader {
 
   /// As few rows as a decode tile multiplies. What a prefill tile multiplies beyond is not stored.
   __device__ void gather(const TaskSlot& slot, const Operands& operands) {
-    if (slot.num_rows > kTileRows) {
-      gather_rows<kMostRows / kRowsApart>(slot, operands);
-    } else if (slot.num_rows > 96) {
+    if (!slot.decode && slot.num_rows > kDecodeRows) {
       gather_rows<kTileRows / kRowsApart>(slot, operands);
-    } else if (slot.num_rows > 64) {
-      gather_rows<96 / kRowsApart>(slot, operands);
-    } else if (slot.num_rows > 32) {
-      gather_rows<64 / kRowsApart>(slot, operands);
-    } else if (slot.num_rows > 16) {
-      gather_rows<32 / kRowsApart>(slot, operands);
     } else {
-      gather_rows<16 / kRowsApart>(slot, operands);
+      with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
+        gather_rows<rows.value / kRowsApart>(slot, operands);
+      });
     }
   }
 
