@@ -48,7 +48,7 @@ struct KernelArgs {
   WeightsView weights;                           ///< this rank's experts
   const std::int64_t* num_tokens = nullptr;      ///< device memory, or null: call.num_tokens holds
   std::uint64_t deadline_ns = 0;
-  int decode_rows = 0;                           ///< engine hopper: most rows of an m-block that runs as decode tiles
+  int decode_rows = 0;                           ///< engine hopper: most rows of an m-block that runs as decode tiles for being small
   KernelState* state = nullptr;                  ///< device memory
   Outcome* outcome = nullptr;                    ///< pinned host memory
   TraceTarget trace;
