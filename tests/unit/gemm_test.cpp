@@ -30,6 +30,7 @@ constexpr Shape kShapes[] = {{1, 1, 1}, {4, 8, 8}, {16, 64, 8}, {17, 5, 3}, {32,
 template <class T>
 class Gemm : public testing::Test {
  protected:
+  static void SetUpTestSuite() { check_blas(); }  // as the library: one thread a call
   static constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 4e-15;  ///< per sqrt(k)
 };
 using Types = testing::Types<float, double>;
