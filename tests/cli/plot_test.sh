@@ -98,6 +98,14 @@ for name in latency-tokens-small-e8-2-cpu latency-experts-cpu latency-ranks-cpu 
   thesis-latency-gpus thesis-sm-utilisation; do
   expect "$name is there" 0 "" grep -q "<svg" "$work/figures/$name.svg"
 done
+# Two files of one commit, measured alike: each line says which file it is.
+sed "s/\"small\"/\"twice\"/" "$work/sweep.json" >"$work/first.json"
+cp "$work/first.json" "$work/second.json"
+expect "two files of one layer are drawn" 0 "" "$FLASHMOE_PROGRAM" plot --format svg --output "$work/figures" "$work/first.json" \
+  "$work/second.json"
+for name in first second; do
+  expect "the line of $name is named" 0 "" grep -q "flashmoe, .*, $name<" "$work/figures/latency-tokens-twice-e8-2-cpu.svg"
+done
 expect "a sweep from no tokens on is measured" 0 "" "$FLASHMOE_PROGRAM" bench --backend cpu --hidden 64 \
   --intermediate 48 --top-k 2 --repeats 2 --experts 8 --ranks 2 --tokens 0,16,64 --name zero --output "$work/zero.json"
 expect "it is drawn" 0 "" "$FLASHMOE_PROGRAM" plot --format svg --output "$work/figures" "$work/zero.json"

@@ -77,14 +77,15 @@ def draw(figure, folder, formats):
             "axes.spines.right": False,
         }
     ):
-        canvas, axes = pyplot.subplots(figsize=(8.2, 5.2 + 0.12 * len(figure.series)), layout="constrained")
+        columns = 1 if len(figure.series) < 5 or max(len(series.label) for series in figure.series) > 56 else 2
+        canvas, axes = pyplot.subplots(figsize=(8.2, 5.2 + 0.24 / columns * len(figure.series)), layout="constrained")
         (draw_bars if figure.kind == "bars" else draw_lines)(axes, figure)
         axes.set_title(figure.title, fontsize=11, loc="left", pad=20 if figure.note else 6)
         axes.set_xlabel(figure.x_label)
         axes.set_ylabel(figure.y_label)
         if figure.note:
             axes.text(0, 1.01, figure.note, transform=axes.transAxes, va="bottom", fontsize=8, style="italic")
-        canvas.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=1 if len(figure.series) < 5 else 2)
+        canvas.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=columns)
         for one in formats:
             metadata = {"Date": None, "Description": f"digest {figure.digest}"} if one == "svg" else None
             canvas.savefig(folder / f"{figure.name}.{one}", dpi=110, metadata=metadata)

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from pathlib import Path
 
 from results import short_card
 
@@ -62,6 +64,22 @@ def our_label(rows, extra="", ways=("engine", "replay")):
     ways = [row[key] for key in ways if key in row and row["backend"] == "cuda"]
     way = f", {' '.join(ways)}" if ways else ""
     return f"flashmoe, {count}{short_card(row['card'])} {row['dtype']}{way}{extra}"
+
+
+def our_series(found):
+    """Series of (label, rows, points). Behind a label that several have: the commit where it tells them apart, else the
+    file."""
+    commits, files = (
+        [(label, name_of(rows[0])) for label, rows, _ in found]
+        for name_of in (lambda row: (row.get("commit") or "")[:7], lambda row: Path(row["file"]).stem)
+    )
+    labels = Counter(label for label, _, _ in found)
+    alike = {label for (label, commit), count in Counter(commits).items() if count > 1 or not commit}
+    series = []
+    for (label, _, points), (_, commit), (_, file) in zip(found, commits, files):
+        which = "" if labels[label] == 1 else f", {file if label in alike else commit}"
+        series.append(Series(label + which, points, "ours"))
+    return series
 
 
 def best_points(rows, x_of, y_of):

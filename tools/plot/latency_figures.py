@@ -11,6 +11,7 @@ from figure import (
     latest_points,
     num_experts,
     our_label,
+    our_series,
     series_key,
     system_key,
 )
@@ -42,11 +43,13 @@ def latency_over_tokens(rows, baselines):
         group = counted_twice(every)
         if not group:
             continue
-        series, sources = [], files_of(group, bounds=backend == "cuda")
+        sources = files_of(group, bounds=backend == "cuda")
         apart = telling_apart(group)
+        found = []
         for _, own in grouped(group, lambda row: (*series_key(row), layer_key(row))):
             points = best_points(own, lambda r: r["tokens_per_rank"], lambda r: r["latency_us"])
-            series.append(Series(our_label(own, apart(own[0])), points, "ours"))
+            found.append((our_label(own, apart(own[0])), own, points))
+        series = our_series(found)
         bounded = [row for row in group if row.get("bound_us", 0) > 0 and backend == "cuda"]
         where = lambda row: (short_card(row["bound_card"]), row["dtype"], layer_key(row))
         for (card, dtype, _), own in grouped(bounded, where):
@@ -97,7 +100,7 @@ def latency_over(rows, axis, x_of, x_label, same):
     """Latency over experts or ranks: series of rows that are alike in `same` and differ in the axis."""
     figures = []
     for (backend,), of_backend in grouped([r for r in even(rows) if x_of(r)], lambda row: (row["backend"],)):
-        series, sources = [], set()
+        found, sources = [], set()
         apart = telling_apart(of_backend, without=("num_experts",))
         for _, own in grouped(of_backend, lambda row: (*map(str, same(row)), *series_key(row))):
             points = best_points(own, x_of, lambda r: r["latency_us"])
@@ -105,9 +108,9 @@ def latency_over(rows, axis, x_of, x_label, same):
                 continue
             row = own[0]
             extra = f", {row['model']}{apart(row)}, {row['tokens_per_rank']} tokens"
-            series.append(Series(our_label(own, extra), points, "ours"))
+            found.append((our_label(own, extra), own, points))
             sources.add(row["file"])
-        if series:
+        if found:
             where = "" if backend == "cuda" else ", CPU"
             figures.append(
                 Figure(
@@ -115,7 +118,7 @@ def latency_over(rows, axis, x_of, x_label, same):
                     f"Latency over {axis}{where}",
                     x_label,
                     "latency, us",
-                    series,
+                    our_series(found),
                     sorted(sources),
                 )
             )
@@ -159,17 +162,17 @@ def by_routing(rows):
         if not group:
             continue
         apart = telling_apart(group)
-        series = []
+        found = []
         for _, own in grouped(group, lambda row: (*series_key(row), layer_key(row))):
             points = best_points(own, lambda r: r["routing"], lambda r: r["latency_us"])
-            series.append(Series(our_label(own, apart(own[0])), points, "ours"))
+            found.append((our_label(own, apart(own[0])), own, points))
         figures.append(
             Figure(
                 f"latency-routing-{layer_slug(model, experts)}-{ranks}-{tokens}-{backend}",
                 f"{model}, {ranks} ranks, {tokens} tokens: latency by routing",
                 "routing",
                 "latency, us",
-                series,
+                our_series(found),
                 files_of(group),
                 log_x=False,
                 log_y=False,
