@@ -191,7 +191,9 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
   } else {
     text += "; results per_route: one row per route, independent of the rank count";
   }
-  text += fmt::format("; tiles of {} rows x {} up / {} down columns", g.tile.rows, g.tile.up_columns, g.tile.down_columns);
+  text += fmt::format("; tiles of {} rows{} x {} up / {} down columns", g.tile.rows,
+                      g.tile.extra_rows > 0 ? fmt::format(" (an expert's last up to {})", g.tile.most_rows()) : "",
+                      g.tile.up_columns, g.tile.down_columns);
   if (plan.up_tiles > 1 || plan.down_tiles > 1) {
     text += fmt::format(", {} / {} a task{}", plan.up_tiles, plan.down_tiles,
                         plan.narrow_ends ? " (1 where the call ends)" : "");
