@@ -106,8 +106,8 @@ class Scheduler {
     return rows;
   }
 
-  /// M-blocks to be cut of an expert's `pending` rows: all when flushing, else full ones while more rows are left than the
-  /// last may have beyond one.
+  /// M-blocks to be cut of an expert's `pending` rows: all when flushing, else those before which there are the rows of a
+  /// full one and as many as the last may have beyond it.
   FLASHMOE_HD std::uint32_t blocks_for(std::uint32_t pending) const {
     const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const auto extra = static_cast<std::uint32_t>(geometry().tile.extra_rows);

@@ -88,7 +88,7 @@ TEST(TileShapes, every_form_on_several_ranks_matches_the_reference) {
   }
 }
 
-/// More cells of a token than a helper has room for at once.
+/// per_route: more cells of a token than a helper has room for at once.
 TEST(TileShapes, many_choices_a_token_match_the_reference) {
   FLASHMOE_REQUIRE_GPUS(1);
   for (const ResultForm results : {ResultForm::per_route, ResultForm::pre_reduced}) {

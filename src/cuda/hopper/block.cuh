@@ -38,7 +38,7 @@ struct TaskSlot {
   std::uint32_t num_rows;         ///< reduce: number of slots
   std::uint32_t local_expert;
   bool decode;   ///< up, down: a decode tile
-  bool streams;  ///< up, down: no other m-block is likely to want the weights
+  bool streams;  ///< up, down: of a small m-block whose weights no other is likely to want
 };
 inline constexpr int kTaskSlots = 4;
 

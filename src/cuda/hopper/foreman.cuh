@@ -29,7 +29,7 @@ __device__ inline std::size_t bytes_of_lines_before(const Call& call, const Task
 /// or the packed place of the lines of the result's first tile (lined; those of the second follow).
 class Foreman {
  public:
-  /// `decode_rows`: most rows of an m-block whose tasks are decode tiles.
+  /// `decode_rows`: most rows of an m-block whose tasks are decode tiles for being small.
   __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block, std::uint32_t decode_rows)
       : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric),
         ring_(call.task_ring()), cursor_(ring_.first()) {}
@@ -139,7 +139,7 @@ class Foreman {
     }
   }
 
-  /// Each lane reads one segment, then finds four rows.
+  /// Each lane reads one segment, then finds every 32nd row.
   __device__ void locate_rows(const WarpGroup& group, const Task& task, TaskSlot& slot) {
     static_assert(MBlock::kMaxSegments == 32);
     const MBlock& block = call_.m_block(task.index);

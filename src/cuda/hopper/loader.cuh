@@ -127,7 +127,8 @@ class Loader {
     const char* rows[rows_each];
 #pragma unroll
     for (int i = 0; i < rows_each; ++i) {
-      // Absent rows are computed as the first one and not stored: rows of a product do not touch each other.
+      // Absent rows are computed as the first one, or as what the stage held, and not stored: rows of a product do not
+      // touch each other.
       const int wanted = first_row + i * kRowsApart;
       const int row = wanted < static_cast<int>(slot.num_rows) ? wanted : 0;
       rows[i] = operands.rows != nullptr ? operands.rows + row * operands.row_bytes
