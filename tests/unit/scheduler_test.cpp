@@ -59,6 +59,14 @@ class Landed {
     return taken;
   }
 
+  /// An m-block has four down tiles, two a task or, where that ends the call sooner, one.
+  void end_narrow(int processors) {
+    call.roster.num_processors = processors;
+    call.heap.geometry.hidden = 64;
+    call.plan.down_tiles = 2;
+    call.plan.narrow_ends = true;
+  }
+
   Call call;
 
  private:
@@ -106,10 +114,7 @@ TEST(Scheduler, down_tasks_stay_behind_up_tasks_of_other_m_blocks_while_there_ar
 
 TEST(Scheduler, the_last_down_tasks_of_a_call_are_narrow) {
   Landed rank({4, 4, 4}, 8);
-  rank.call.roster.num_processors = 4;
-  rank.call.heap.geometry.hidden = 64;  // four down tiles
-  rank.call.plan.down_tiles = 2;
-  rank.call.plan.narrow_ends = true;
+  rank.end_narrow(4);
   rank.call.counters().closed_waves = 0;
   rank.call.counters().landed_version = 1;
   rank.call.landed(0)[2] = 0;
@@ -124,10 +129,7 @@ TEST(Scheduler, the_last_down_tasks_of_a_call_are_narrow) {
 
 TEST(Scheduler, the_last_of_many_down_tasks_are_narrow) {
   Landed rank({4, 4, 4, 4, 4}, 8);
-  rank.call.roster.num_processors = 4;
-  rank.call.heap.geometry.hidden = 64;
-  rank.call.plan.down_tiles = 2;
-  rank.call.plan.narrow_ends = true;
+  rank.end_narrow(4);
   Scheduler<SoloGroup> scheduler(rank.call);
   std::vector<Task> wanted;
   for (std::uint32_t block = 0; block < 5; ++block) wanted.insert(wanted.end(), {up(block, 0), up(block, 1)});
@@ -139,10 +141,7 @@ TEST(Scheduler, the_last_of_many_down_tasks_are_narrow) {
 
 TEST(Scheduler, of_down_tasks_for_more_than_one_round_the_last_are_narrow) {
   Landed rank({4, 4, 4}, 8);
-  rank.call.roster.num_processors = 4;
-  rank.call.heap.geometry.hidden = 64;  // six wide tasks
-  rank.call.plan.down_tiles = 2;
-  rank.call.plan.narrow_ends = true;
+  rank.end_narrow(4);
   Scheduler<SoloGroup> scheduler(rank.call);
   std::vector<Task> wanted;
   for (std::uint32_t block = 0; block < 3; ++block) wanted.insert(wanted.end(), {up(block, 0), up(block, 1)});
@@ -155,10 +154,7 @@ TEST(Scheduler, of_down_tasks_for_more_than_one_round_the_last_are_narrow) {
 TEST(Scheduler, down_tasks_stay_wide_where_they_keep_more_than_half_of_the_processors_busy) {
   for (const int processors : {5, 7}) {  // four wide tasks in one round, twelve in two
     Landed rank(processors == 5 ? std::vector<std::uint32_t>{4, 4} : std::vector<std::uint32_t>{4, 4, 4, 4, 4, 4}, 9);
-    rank.call.roster.num_processors = processors;
-    rank.call.heap.geometry.hidden = 64;
-    rank.call.plan.down_tiles = 2;
-    rank.call.plan.narrow_ends = true;
+    rank.end_narrow(processors);
     Scheduler<SoloGroup> scheduler(rank.call);
     int downs = 0;
     for (const Task& task : rank.tasks(scheduler)) {
@@ -172,9 +168,7 @@ TEST(Scheduler, down_tasks_stay_wide_where_they_keep_more_than_half_of_the_proce
 
 TEST(Scheduler, down_tasks_stay_wide_where_narrow_ones_end_no_sooner) {
   Landed rank({4, 8}, 8);
-  rank.call.heap.geometry.hidden = 64;
-  rank.call.plan.down_tiles = 2;
-  rank.call.plan.narrow_ends = true;
+  rank.end_narrow(1);
   Scheduler<SoloGroup> scheduler(rank.call);
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(2, 0), up(1, 1), up(2, 1), down(0), down(0, 2),
                                        down(1), down(2), down(1, 2), down(2, 2), kExit});

@@ -5,8 +5,9 @@
 //   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
+//   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
 // Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
-// an exit task.
+// an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there.
 #pragma once
 
 #include <cstdint>
