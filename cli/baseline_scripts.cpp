@@ -24,7 +24,8 @@ struct Known {
   const char* name;
   const char* script;
 };
-constexpr Known kKnown[] = {{"torch_nccl", "torch_nccl.py"}, {"flashinfer", "flashinfer_push.py"}};
+constexpr Known kKnown[] = {
+    {"torch_nccl", "torch_nccl.py"}, {"flashinfer", "flashinfer_push.py"}, {"vllm_triton", "vllm_triton.py"}};
 
 /// A folder for the inputs, gone with them.
 class InputFolder {

@@ -66,8 +66,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->group(measurement);
   command
       .add_option("--baselines", options.baselines,
-                  "Other systems beside ours: torch_nccl and flashinfer are timed after our cases, files of schema "
-                  "\"baseline\" say what was measured elsewhere (docs/files.md)")
+                  "Other systems beside ours: torch_nccl, flashinfer and, on one GPU, vllm_triton are timed after our "
+                  "cases, files of schema \"baseline\" say what was measured elsewhere (docs/files.md)")
       ->delimiter(',')
       ->group(measurement);
 

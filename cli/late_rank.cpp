@@ -23,7 +23,7 @@ std::uint64_t begin_of(const RankTrace& rank) {
   return begin_ns;
 }
 
-/// When the late rank's first tokens had come, as Meanwhile says; `begin_ns` where nothing was waited for.
+/// When the late rank's first tokens had come, as Meanwhile says; `begin_ns` where this subscriber did not wait for them.
 std::uint64_t first_tokens(const ActorTrace& subscriber, int late_rank, std::uint64_t begin_ns) {
   const std::vector<TraceRecord>& records = subscriber.records;
   std::uint64_t seen_ns = begin_ns;
@@ -65,7 +65,7 @@ Meanwhile meanwhile_of(const RankTrace& rank, int late_rank, std::uint64_t begin
   Meanwhile meanwhile;
   std::uint64_t until_ns = begin_ns;
   for (const ActorTrace& actor : rank.actors) {
-    if (actor.actor == Actor::subscriber) until_ns = first_tokens(actor, late_rank, begin_ns);
+    if (actor.actor == Actor::subscriber) until_ns = std::max(until_ns, first_tokens(actor, late_rank, begin_ns));
   }
   meanwhile.tokens_us = us_of(until_ns - begin_ns);
   std::map<int, ProcessorSpans> processors;

@@ -145,7 +145,7 @@ struct Call {
   FLASHMOE_HD std::uint32_t* expert_offsets(int slot) const {  // [num_local_experts + 1]
     return at<std::uint32_t>(local_layout.expert_offsets) + std::int64_t{slot} * (geometry().num_local_experts + 1);
   }
-  /// Rows of each expert that have landed (the subscriber's) and that m-blocks have taken (the scheduler's), over all
+  /// Rows of each expert that have landed (its subscriber's) and that m-blocks have taken (the scheduler's), over all
   /// waves of the wave slot, and what `landed` was when its current wave began. They wrap; only differences count.
   FLASHMOE_HD std::uint32_t* wave_base(int slot) const {  // [num_local_experts]
     return at<std::uint32_t>(local_layout.wave_base) + std::int64_t{slot} * geometry().num_local_experts;
@@ -156,8 +156,8 @@ struct Call {
   FLASHMOE_HD std::uint32_t* taken(int slot) const {  // [num_local_experts]
     return at<std::uint32_t>(local_layout.taken) + std::int64_t{slot} * geometry().num_local_experts;
   }
-  FLASHMOE_HD std::uint32_t* expert_counts() const {  // [num_local_experts], the subscriber's scratch
-    return at<std::uint32_t>(local_layout.expert_counts);
+  FLASHMOE_HD std::uint32_t* expert_counts(int subscriber) const {  // [num_local_experts], its scratch
+    return at<std::uint32_t>(local_layout.expert_counts) + std::int64_t{subscriber} * geometry().num_local_experts;
   }
   /// Entry + 1 of each of a slot's routes to this rank, by choice; 0 where the choice goes elsewhere.
   FLASHMOE_HD std::uint32_t* slot_routes(int slot, std::int64_t token_slot) const {  // [top_k]
@@ -167,11 +167,14 @@ struct Call {
   FLASHMOE_HD std::uint64_t* header_words(int source) const {  // [kHeaderWords]
     return at<std::uint64_t>(local_layout.header_words) + std::int64_t{source} * kHeaderWords;
   }
-  FLASHMOE_HD std::uint32_t* lined_slots() const { return at<std::uint32_t>(local_layout.lined_slots); }
+  FLASHMOE_HD std::uint32_t* lined_slots(int subscriber) const {  // [lined_tokens], its scratch
+    return at<std::uint32_t>(local_layout.lined_slots) + std::int64_t{subscriber} * geometry().lined_tokens;
+  }
   FLASHMOE_HD std::uint64_t* lined_ids(int source) const {
     return at<std::uint64_t>(local_layout.lined_ids) +
            source * lined_id_words(geometry(), geometry().lined_tokens, geometry().list_weights);
   }
+  /// One more than the slots of the source's wave, once they are known.
   FLASHMOE_HD std::uint64_t* lined_ready(int source) const {
     return at<std::uint64_t>(local_layout.lined_ready) + source;
   }

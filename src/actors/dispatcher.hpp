@@ -418,13 +418,13 @@ class Dispatcher {
     bool missing = false;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
       const int source = peer_at(offset);
-      if (observe<Scope::device>(call_.lined_ready(source)) == 0) {
+      const std::uint64_t ready = peek(call_.lined_ready(source));
+      if (ready == 0) {
         note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});
         continue;
       }
-      group.sync();
       const std::uint32_t slot = cursors[source];
-      if (slot >= call_.image(call_.wave_slot(source, 0)).num_slots()) continue;
+      if (slot >= ready - 1) continue;
       const auto* lines = call_.heap_at<const Line>(call_.heap.lined_row(source, call_.epoch, slot));
       const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
       if (!try_load_lines(group, lines, g.row_words(), tag, call_.lined_row(source, slot))) {

@@ -43,6 +43,7 @@ struct SoloGroup {
   FLASHMOE_HD static Scan number(bool mine) { return {0, mine ? 1u : 0u}; }
   /// scan().total: cheaper.
   FLASHMOE_HD static std::uint32_t sum(std::uint32_t value) { return value; }
+  FLASHMOE_HD static std::uint32_t least(std::uint32_t value) { return value; }
 };
 
 /// Asks for memory that the group will read: on the GPU it comes into L2.

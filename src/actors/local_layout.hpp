@@ -16,6 +16,7 @@ namespace flashmoe {
 struct Roster {
   int num_dispatchers = 1;  ///< each with a combiner beside it
   int num_processors = 1;
+  int num_subscribers = 1;  ///< at most one a source
   bool operator==(const Roster&) const = default;
 };
 
@@ -43,9 +44,7 @@ struct EpochCounters {
   std::uint64_t pushed;                       ///< dispatchers that pushed their share of a wave, over all own waves
   std::uint64_t combined[Limits::wave_ring];  ///< parts of tokens combined of the slot's own waves
   std::uint64_t combine_claims;               ///< parts of tokens that combiners have taken (counted form)
-  std::uint64_t landed_version;               ///< times the subscriber made rows available
-  std::uint64_t closed_waves;                 ///< waves of which every source's rows have landed; all ones: all
-  std::uint64_t total_waves;                  ///< waves of all sources, once every header is known
+  std::uint64_t progress[Limits::num_ranks];  ///< SourceProgress of every source
   std::uint64_t retired_waves;                ///< waves whose results are all pushed
   std::uint64_t retired_blocks;               ///< m-blocks whose down tiles are all pushed
 };
@@ -57,7 +56,19 @@ struct EpochState {
   std::uint64_t num_waves[Limits::num_ranks];      ///< of the current epoch, from the headers
 };
 
-/// What the subscriber keeps about one source.
+/// What a source's subscriber tells the scheduler, in one word of EpochCounters.
+struct SourceProgress {
+  std::uint32_t version = 0;       ///< times that rows of the source became available or its last wave closed
+  std::uint32_t closed_waves = 0;  ///< waves whose rows have all landed; kAllWavesClosed: none is to come
+
+  FLASHMOE_HD std::uint64_t word() const { return std::uint64_t{version} << 32 | closed_waves; }
+  FLASHMOE_HD static SourceProgress of(std::uint64_t word) {
+    return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word)};
+  }
+};
+inline constexpr std::uint32_t kAllWavesClosed = ~std::uint32_t{0};
+
+/// What its subscriber keeps about one source.
 struct SourceState {
   std::uint64_t num_tokens;
   std::uint64_t num_waves;
@@ -67,6 +78,7 @@ struct SourceState {
   std::uint64_t words_read;        ///< words of the image being read
   std::uint32_t slots_landed;      ///< slots of the oldest wave not fully landed
   std::uint32_t header_known;
+  SourceProgress told;             ///< the latest news to the scheduler
 };
 
 /// One wave's state at the receiving rank.
@@ -118,10 +130,10 @@ struct LocalLayout {
   std::size_t wave_base = 0;         // [num_ranks][wave_ring][num_local_experts] u32
   std::size_t landed = 0;            // [num_ranks][wave_ring][num_local_experts] u32
   std::size_t taken = 0;             // [num_ranks][wave_ring][num_local_experts] u32
-  std::size_t expert_counts = 0;     // [num_local_experts] u32
+  std::size_t expert_counts = 0;     // [num_subscribers][num_local_experts] u32
   std::size_t slot_routes = 0;       // [num_ranks][wave_ring][slot_tokens][top_k] u32, pre_reduced only
   std::size_t header_words = 0;      // [num_ranks][kHeaderWords] u64
-  std::size_t lined_slots = 0;       // [lined_tokens] u32
+  std::size_t lined_slots = 0;       // [num_subscribers][lined_tokens] u32
   std::size_t lined_ids = 0;         // [num_ranks][id_words] u64
   std::size_t lined_ready = 0;       // [num_ranks] u64
   std::size_t lined_arrivals = 0;    // [num_ranks][lined slot blocks] u64
@@ -193,10 +205,10 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.wave_base = take(waves * g.num_local_experts, 4);
   layout.landed = take(waves * g.num_local_experts, 4);
   layout.taken = take(waves * g.num_local_experts, 4);
-  layout.expert_counts = take(g.num_local_experts, 4);
+  layout.expert_counts = take(std::int64_t{roster.num_subscribers} * g.num_local_experts, 4);
   layout.slot_routes = take(g.pre_reduced ? waves * slots * g.top_k : 0, 4);
   layout.header_words = take(std::int64_t{g.num_ranks} * kHeaderWords, 8);
-  layout.lined_slots = take(g.lined_tokens, 4);
+  layout.lined_slots = take(std::int64_t{roster.num_subscribers} * g.lined_tokens, 4);
   layout.lined_ids = take(g.num_ranks * lined_id_words(g, g.lined_tokens, g.list_weights), 8);
   layout.lined_ready = take(g.num_ranks, 8);
   layout.lined_arrivals = take(std::int64_t{g.num_ranks} * lined_slot_blocks(g), 8);

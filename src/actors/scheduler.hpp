@@ -13,7 +13,6 @@
 #include "actors/call.hpp"
 #include "actors/signal.hpp"
 #include "actors/step.hpp"
-#include "actors/subscriber.hpp"
 
 namespace flashmoe {
 
@@ -38,7 +37,7 @@ class Scheduler {
 
   FLASHMOE_HD Step look_for_work(const Group& group) {
     // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
-    if (!cutting_ && closed_ != kAllWavesClosed) read_progress();
+    if (!cutting_ && closed_ != kAllWavesClosed) read_progress(group);
     if (cutting_) return cut_next(group);
     if (!rehearsed_) return rehearse();
     if (num_downs_ == num_cut_ && no_more_tasks()) return publish_exits(group);
@@ -58,9 +57,17 @@ class Scheduler {
   }
 
   /// New rows or newly closed waves start a pass over the experts. `closed` is read before the rows it speaks of.
-  FLASHMOE_HD void read_progress() {
-    const std::uint64_t closed = observe<Scope::device>(&call_.counters().closed_waves);
-    const std::uint64_t version = observe<Scope::device>(&call_.counters().landed_version);
+  FLASHMOE_HD void read_progress(const Group& group) {
+    std::uint32_t closed = kAllWavesClosed;
+    std::uint32_t version = 0;  // of all sources together
+    for (int source = group.index(); source < geometry().num_ranks; source += group.size()) {
+      const auto told = SourceProgress::of(observe<Scope::device>(&call_.counters().progress[source]));
+      closed = closed < told.closed_waves ? closed : told.closed_waves;
+      version += told.version;
+    }
+    closed = group.least(closed);
+    version = group.sum(version);
+    group.sync();
     if (closed != closed_) {
       closed_ = closed;
       start_pass(true);
@@ -70,8 +77,8 @@ class Scheduler {
     version_ = version;
   }
 
-  /// A pass that cuts and publishes nothing, while nothing has landed: a GPU fetches the code that it has not run yet, and
-  /// there is time for that only now.
+  /// A pass that looks at every expert's rows but cuts and publishes none, while nothing has landed: a GPU fetches the code
+  /// that it has not run yet, and there is time for that only now.
   FLASHMOE_HD Step rehearse() {
     start_pass(false);
     rehearsing_ = true;
@@ -87,21 +94,26 @@ class Scheduler {
     idle_steps_ = 0;
   }
 
+  FLASHMOE_HD int num_wave_slots() const { return geometry().num_ranks * geometry().wave_ring; }
+  /// From one wave slot that may have rows to the next: a lined wave lies in its source's first.
+  FLASHMOE_HD int slots_apart() const { return call_.lined() ? geometry().wave_ring : 1; }
+
   FLASHMOE_HD std::uint32_t pending_rows(int expert) const {
     constexpr int kBatch = 4;  // loads in flight
-    const int num_slots = geometry().num_ranks * geometry().wave_ring;
+    const int num_slots = num_wave_slots();
+    const int apart = slots_apart();
     std::uint32_t rows = 0;
-    for (int base = 0; base < num_slots; base += kBatch) {
+    for (int base = 0; base < num_slots; base += kBatch * apart) {
       std::uint32_t landed[kBatch];
       std::uint32_t taken[kBatch];
       FLASHMOE_UNROLL
       for (int i = 0; i < kBatch; ++i) {
-        const int slot = base + i < num_slots ? base + i : base;
+        const int slot = base + i * apart < num_slots ? base + i * apart : base;
         landed[i] = peek(&call_.landed(slot)[expert]);
         taken[i] = call_.taken(slot)[expert];
       }
       FLASHMOE_UNROLL
-      for (int i = 0; i < kBatch; ++i) rows += base + i < num_slots ? landed[i] - taken[i] : 0;
+      for (int i = 0; i < kBatch; ++i) rows += base + i * apart < num_slots ? landed[i] - taken[i] : 0;
     }
     return rows;
   }
@@ -148,19 +160,18 @@ class Scheduler {
 
   FLASHMOE_HD std::uint32_t num_places() const { return static_cast<std::uint32_t>(geometry().num_m_blocks); }
 
-  /// How many of the next `wanted` places of the intermediate ring are free without a gap. Requires: there are so many.
-  FLASHMOE_HD std::uint32_t free_blocks(const Group& group, std::uint32_t wanted) const {
+  /// How many of the next places of the intermediate ring are free without a gap, as far as `wanted` makes it look.
+  FLASHMOE_HD std::uint32_t free_blocks(const Group& group, std::uint32_t wanted) {
     const auto size = static_cast<std::uint32_t>(group.size());
     const auto index = static_cast<std::uint32_t>(group.index());
-    std::uint32_t free = 0;
-    do {
-      const std::uint32_t place = free + index;
-      const bool mine = place < wanted && observe<Scope::device>(&block_at(num_cut_ + place).free) != 0;
+    while (num_free_ < wanted) {
+      const std::uint32_t place = num_free_ + index;
+      const bool mine = place < num_places() && observe<Scope::device>(&block_at(num_cut_ + place).free) != 0;
       const std::uint32_t found = count_leading(group, mine);
-      free += found;
+      num_free_ += found;
       if (found < size) break;
-    } while (free < wanted);
-    return free;
+    }
+    return num_free_;
   }
 
   FLASHMOE_HD Step cut(const Group& group, int expert, const Scan& wanted) {
@@ -169,7 +180,8 @@ class Scheduler {
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
     if (!enough && wanted.before < kMostCut) ups.size = wanted_blocks();
     const std::uint32_t total = group.scan(ups.size).total;
-    const std::uint32_t free = free_blocks(group, total < num_places() ? total : num_places());
+    const std::uint32_t most = total < num_places() ? total : num_places();
+    const std::uint32_t free = free_blocks(group, rehearsing_ && most == 0 ? 1 : most);
     if (wanted.before + ups.size > free) {  // part of a group only where processors would have to wait for the whole
       const bool starving = ahead < kFewest * call_.roster.num_processors;
       ups.size = starving && wanted.before < free ? free - wanted.before : 0;
@@ -178,11 +190,14 @@ class Scheduler {
     if (count == 0 && wanted.total > 0) {
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
+    group.sync();
+    if (ups.size > 0 || (rehearsing_ && expert < geometry().num_local_experts)) {
+      cut_expert(expert, num_cut_ + wanted.before, ups.size);
+    }
     rehearsing_ = false;
     group.sync();
-    if (ups.size > 0) cut_expert(expert, num_cut_ + wanted.before, ups.size);
-    group.sync();
     num_cut_ += count;
+    num_free_ -= count;
     call_.task_ring().publish(group, ups);
     return Step::advanced;
   }
@@ -219,7 +234,6 @@ class Scheduler {
 
   /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread.
   FLASHMOE_HD void cut_expert(int expert, std::uint64_t first, std::uint32_t count) {
-    const int num_slots = geometry().num_ranks * geometry().wave_ring;
     const auto tile_rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const auto most_rows = static_cast<std::uint32_t>(geometry().tile.most_rows());
     std::uint32_t cut = 0;
@@ -243,23 +257,26 @@ class Scheduler {
       rows = segments = 0;
       room = room_of_next();
     };
-    for (int order = 0; order < num_slots && cut < count; ++order) {
-      const int slot = (call_.rank * geometry().wave_ring + order) % num_slots;
+    int slot = call_.rank * geometry().wave_ring;
+    for (int order = 0; order < num_wave_slots() && (cut < count || rehearsing_); order += slots_apart()) {
       const std::uint32_t taken = call_.taken(slot)[expert];
       std::uint32_t available = observe<Scope::device>(&call_.landed(slot)[expert]) - taken;
-      if (available == 0) continue;  // the slot's offsets may be in the making
-      std::uint32_t entry = call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert];
-      const std::uint32_t all = available;
-      while (available > 0 && cut < count) {
-        const std::uint32_t some = available < room ? available : room;
-        block_at(first + cut).segments[segments++] = {static_cast<std::uint32_t>(slot), entry, some};
-        rows += some;
-        entry += some;
-        available -= some;
-        room -= some;
-        if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
+      if (available > 0) {  // else the slot's offsets may be in the making
+        std::uint32_t entry = call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert];
+        const std::uint32_t all = available;
+        while (available > 0 && cut < count) {
+          const std::uint32_t some = available < room ? available : room;
+          block_at(first + cut).segments[segments++] = {static_cast<std::uint32_t>(slot), entry, some};
+          rows += some;
+          entry += some;
+          available -= some;
+          room -= some;
+          if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
+        }
+        call_.taken(slot)[expert] = taken + all - available;
       }
-      call_.taken(slot)[expert] = taken + all - available;
+      slot += slots_apart();
+      if (slot == num_wave_slots()) slot = 0;
     }
     if (rows > 0) close();
     my_pending_ = my_pending_ > taken_rows ? my_pending_ - taken_rows : 0;
@@ -269,7 +286,14 @@ class Scheduler {
   FLASHMOE_HD bool no_more_tasks() const {
     return closed_ == kAllWavesClosed &&
            (!call_.pre_reduced() ||
-            observe<Scope::device>(&call_.counters().retired_waves) == call_.counters().total_waves);
+            observe<Scope::device>(&call_.counters().retired_waves) == total_waves());
+  }
+
+  /// Of all sources, once all are closed.
+  FLASHMOE_HD std::uint64_t total_waves() const {
+    std::uint64_t total = 0;
+    for (int source = 0; source < geometry().num_ranks; ++source) total += call_.epoch_state().num_waves[source];
+    return total;
   }
 
   FLASHMOE_HD Step publish_exits(const Group& group) {
@@ -308,9 +332,10 @@ class Scheduler {
   std::uint64_t lag_;  ///< in m-blocks
   bool rehearsed_ = false;  ///< a pass was made, of whatever
   bool rehearsing_ = false;
-  std::uint64_t closed_ = 0;
-  std::uint64_t version_ = 0;
+  std::uint32_t closed_ = 0;
+  std::uint32_t version_ = 0;
   std::uint64_t num_cut_ = 0;
+  std::uint32_t num_free_ = 0;         ///< places after those of all cut that are known to be free
   std::uint64_t num_downs_ = 0;        ///< m-blocks whose down tasks are published
   int first_expert_ = 0;           ///< of the group's current round of the pass
   std::uint32_t my_pending_ = 0;   ///< rows of this thread's expert

@@ -1,5 +1,6 @@
-// Subscriber: watches what arrives. It reads headers and route lists of every source, watches rows land, and moves
-// the `landed` cursors from which the scheduler cuts m-blocks. One a rank.
+// Subscriber: watches what arrives. It reads headers and route lists of its sources, watches rows land, and moves the
+// `landed` cursors from which the scheduler cuts m-blocks. A rank runs `roster.num_subscribers` of them, which share the
+// sources out: one source's chain of steps takes as long as several side by side.
 //
 // Per source, in order: header | list of wave k (ids, in lined form) | rows of wave k, slot block by slot block.
 // Lists may run ahead of rows by wave_ring waves. The rank's own rows need no wait: they lie in x.
@@ -15,29 +16,29 @@
 
 namespace flashmoe {
 
-/// `closed_waves` when no source has rows to come.
-inline constexpr std::uint64_t kAllWavesClosed = ~std::uint64_t{0};
-
 template <class Group, class Fabric>
 class Subscriber {
  public:
-  FLASHMOE_HD Subscriber(const Call& call, Fabric fabric) : call_(call), fabric_(fabric) {}
+  /// `index`: of the rank's subscribers. It follows every num_subscribers-th source, the first one its rank's own.
+  FLASHMOE_HD Subscriber(const Call& call, Fabric fabric, int index) : call_(call), fabric_(fabric), index_(index) {}
 
   FLASHMOE_HD Step step(const Group& group) {
-    if (finished_) return Step::finished;
-    bool advanced = !started_;  // the only rank of a group without tokens has nothing else to tell the scheduler
-    if (!started_) start(group);
-    started_ = true;
+    if (num_open_ == 0) return Step::finished;
+    const bool starts = num_open_ < 0;
+    if (starts) start(group);
+    bool advanced = false;
     wait_ = {};
-    for (int offset = 0; offset < geometry().num_ranks; ++offset) {
-      const int source = (call_.rank + offset) % geometry().num_ranks;
+    for (int offset = index_; offset < geometry().num_ranks; offset += call_.roster.num_subscribers) {
+      const int source = source_at(offset);
       const Outcome outcome = follow(group, source);
       if (outcome == Outcome::failed) return Step::failed;
-      advanced = advanced || outcome == Outcome::advanced;
+      // A rank without tokens has nothing to follow of its own, and says so once.
+      if (outcome == Outcome::idle && !(starts && source == call_.rank && call_.own_waves() == 0)) continue;
+      publish_progress(group, source);
+      advanced = true;
     }
     if (!advanced) return Step::idle;
-    publish_progress(group);
-    return finished_ ? Step::finished : Step::advanced;
+    return num_open_ == 0 ? Step::finished : Step::advanced;
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
@@ -46,9 +47,10 @@ class Subscriber {
   enum class Outcome : std::uint8_t { idle, advanced, failed };
 
   /// Experts of a thread whose loads are under way at once.
-  static constexpr int kExpertsEach = 4;
+  static constexpr int kExpertsEach = 2;
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+  FLASHMOE_HD int source_at(int offset) const { return (call_.rank + offset) % geometry().num_ranks; }
   FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
     if (call_.lined()) return 0;
     return static_cast<int>((call_.source_state(source).sequence + wave) % static_cast<std::uint64_t>(geometry().wave_ring));
@@ -62,16 +64,25 @@ class Subscriber {
   }
 
   FLASHMOE_HD void start(const Group& group) {
-    for (int source = group.index(); source < geometry().num_ranks; source += group.size()) {
+    const int step = call_.roster.num_subscribers;
+    num_open_ = (geometry().num_ranks - index_ + step - 1) / step;
+    for (int i = group.index(); i < num_open_; i += group.size()) {
+      const int source = source_at(index_ + i * step);
       SourceState& state = call_.source_state(source);
       state = {};
       state.sequence = call_.epoch_state().wave_sequence[source];
-      if (source != call_.rank) continue;
-      state.num_tokens = static_cast<std::uint64_t>(call_.num_tokens);
-      state.num_waves = static_cast<std::uint64_t>(call_.own_waves());
-      state.header_known = 1;
+      if (source == call_.rank) know_header(source, call_.num_tokens, call_.own_waves());
     }
     group.sync();
+  }
+
+  /// One thread.
+  FLASHMOE_HD void know_header(int source, std::int64_t num_tokens, std::int64_t num_waves) {
+    SourceState& state = call_.source_state(source);
+    state.num_tokens = static_cast<std::uint64_t>(num_tokens);
+    state.num_waves = static_cast<std::uint64_t>(num_waves);
+    state.header_known = 1;
+    call_.epoch_state().num_waves[source] = state.num_waves;
   }
 
   FLASHMOE_HD Outcome follow(const Group& group, int source) {
@@ -101,11 +112,8 @@ class Subscriber {
     if (header[1] != call_.layer_id) return mismatch(SignalKind::wrong_layer, source, call_.layer_id, header[1]);
     if (header[2] != call_.plan_hash) return mismatch(SignalKind::wrong_plan, source, call_.plan_hash, header[2]);
     if (group.leader()) {
-      SourceState& state = call_.source_state(source);
-      state.num_tokens = header[3];
-      state.num_waves = header[4];
-      state.header_known = 1;
-      if (call_.lined() && header[4] == 0) set_lined_ready(source, 0);
+      know_header(source, static_cast<std::int64_t>(header[3]), static_cast<std::int64_t>(header[4]));
+      if (call_.lined() && header[4] == 0) tell_lined_slots(source, 0);
     }
     group.sync();
     return Outcome::advanced;
@@ -185,10 +193,6 @@ class Subscriber {
     // Whether lists carry weights is the plan's say: a rank without tokens of its own may have null pointers.
     build_image(group, source, ids, call_.plan.list_weights ? weights : nullptr, num_tokens);
     open_wave(group, source, 0, 0);
-    if (source != call_.rank) {
-      if (group.leader()) set_lined_ready(source, 0);
-      group.sync();
-    }
     return Outcome::advanced;
   }
 
@@ -197,7 +201,7 @@ class Subscriber {
                                std::int64_t num_tokens) {
     const Geometry& g = geometry();
     const RouteImage image = call_.image(call_.wave_slot(source, 0));
-    std::uint32_t* slots = call_.lined_slots();
+    std::uint32_t* slots = call_.lined_slots(index_);
     std::uint32_t num_slots = 0;
     for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
       const std::int64_t token = base + group.index();
@@ -206,10 +210,14 @@ class Subscriber {
       if (goes) slots[token] = num_slots + scan.before;
       num_slots += scan.total;
     }
-    if (source == call_.rank) num_slots = static_cast<std::uint32_t>(num_tokens);
+    if (source == call_.rank) {
+      num_slots = static_cast<std::uint32_t>(num_tokens);
+    } else if (group.leader()) {
+      tell_lined_slots(source, num_slots);  // rows land while the image is built
+    }
 
     const int first_expert = call_.rank * g.num_local_experts;
-    std::uint32_t* counts = call_.expert_counts();
+    std::uint32_t* counts = call_.expert_counts(index_);
     for (int expert = group.index(); expert < g.num_local_experts; expert += group.size()) counts[expert] = 0;
     group.sync();
     count_experts(group, g, ids, {0, num_tokens}, first_expert, g.num_local_experts, counts);
@@ -229,19 +237,23 @@ class Subscriber {
     group.sync();
   }
 
-  /// Lets the dispatchers land the source's row lines. Leader only.
-  FLASHMOE_HD void set_lined_ready(int source, int ring_slot) {
-    if (call_.source_state(source).num_waves == 0) call_.image(call_.wave_slot(source, ring_slot)).set_header(0, 0);
-    publish(call_.lined_ready(source), std::uint64_t{1});
+  /// Lets the dispatchers land the source's row lines. One thread.
+  FLASHMOE_HD void tell_lined_slots(int source, std::uint32_t num_slots) {
+    publish(call_.lined_ready(source), std::uint64_t{num_slots} + 1);
   }
 
   // ---- both forms ----------------------------------------------------------------------------------------------
 
-  /// Prepares a wave whose image is complete.
+  /// Prepares a wave whose image is complete. The rank's own rows are where they are read: they count as landed at once.
   FLASHMOE_HD void open_wave(const Group& group, int source, int slot, std::uint64_t wave_index) {
     const Geometry& g = geometry();
     const int wave_slot = call_.wave_slot(source, slot);
     const RouteImage image = call_.image(wave_slot);
+    const std::uint32_t num_slots = image.num_slots();
+    const std::uint32_t num_entries = image.num_entries();
+    if (group.leader()) call_.wave(wave_slot) = {num_slots, num_entries, wave_index, 0, 0};
+    if (call_.pre_reduced()) index_slots(group, wave_slot, image);
+    group.sync();
     std::uint32_t* offsets = call_.expert_offsets(wave_slot);
     std::uint32_t total = 0;
     FLASHMOE_ROLLED
@@ -249,32 +261,36 @@ class Subscriber {
       const int first = base + group.index() * kExpertsEach;
       std::uint32_t counts[kExpertsEach];
       std::uint32_t landed[kExpertsEach];
+      std::uint32_t* cursors[kExpertsEach];
       std::uint32_t routes = 0;
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
         const bool valid = first + i < g.num_local_experts;
+        cursors[i] = valid ? &call_.landed(wave_slot)[first + i] : nullptr;
         counts[i] = valid ? image.counts()[first + i] : 0;
-        landed[i] = valid ? call_.landed(wave_slot)[first + i] : 0;
+        landed[i] = valid ? *cursors[i] : 0;
         routes += counts[i];
       }
       const Scan scan = group.scan(routes);
       std::uint32_t offset = total + scan.before;
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
-        if (first + i < g.num_local_experts) {
+        if (cursors[i] != nullptr) {
           offsets[first + i] = offset;
           call_.wave_base(wave_slot)[first + i] = landed[i];
         }
         offset += counts[i];
+        landed[i] += counts[i];
       }
       total += scan.total;
+      if (source == call_.rank) publish_all(cursors, landed);
     }
-    if (call_.pre_reduced()) index_slots(group, wave_slot, image);
     if (group.leader()) {
       offsets[g.num_local_experts] = total;
-      call_.wave(wave_slot) = {image.num_slots(), image.num_entries(), wave_index, 0, 0};
-      ++call_.source_state(source).waves_listed;
-      if (image.num_entries() == 0) retire_empty(source, slot);
+      SourceState& state = call_.source_state(source);
+      ++state.waves_listed;
+      if (source == call_.rank) ++state.waves_landed;
+      if (num_entries == 0) retire_empty(source, slot);
     }
     group.sync();
   }
@@ -299,7 +315,7 @@ class Subscriber {
     group.sync();
   }
 
-  /// Rows of the source's oldest wave not fully landed, slot block by slot block.
+  /// Rows of another rank's oldest wave not fully landed, slot block by slot block.
   FLASHMOE_HD Outcome watch_rows(const Group& group, int source) {
     const Geometry& g = geometry();
     SourceState& state = call_.source_state(source);
@@ -307,10 +323,9 @@ class Subscriber {
     const int slot = ring_slot(source, wave);
     const int wave_slot = call_.wave_slot(source, slot);
     const RouteImage image = call_.image(wave_slot);
-    // Not the image's: an own wave without routes here has retired, and the planners may already write the next one.
-    const std::uint32_t num_slots = call_.wave(wave_slot).num_slots;
+    const std::uint32_t num_slots = image.num_slots();
     const auto block_slots = static_cast<std::uint32_t>(g.slot_block);
-    std::uint32_t landed = source == call_.rank ? num_slots : state.slots_landed;
+    std::uint32_t landed = state.slots_landed;
     while (landed < num_slots) {  // each thread looks at a block
       const std::uint32_t begin = landed + static_cast<std::uint32_t>(group.index()) * block_slots;
       const bool exists = begin < num_slots;
@@ -330,7 +345,7 @@ class Subscriber {
     if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
     group.sync();
     advance_cursors(group, wave_slot, image, landed, num_slots);
-    if (landed == num_slots && source != call_.rank && !call_.lined()) settle_bases(group, wave_slot, num_slots);
+    if (landed == num_slots && !call_.lined()) settle_bases(group, wave_slot, num_slots);
     if (group.leader()) {
       state.slots_landed = landed == num_slots ? 0 : landed;
       if (landed == num_slots) ++state.waves_landed;
@@ -419,37 +434,22 @@ class Subscriber {
     group.sync();
   }
 
-  /// Tells the scheduler what is new: the waves closed, and the version that says so.
-  FLASHMOE_HD void publish_progress(const Group& group) {
-    std::uint64_t closed = kAllWavesClosed;
-    std::uint64_t total = 0;
-    bool all_headers = true;
-    for (int source = 0; source < geometry().num_ranks; ++source) {
-      const SourceState& state = call_.source_state(source);
-      all_headers = all_headers && state.header_known != 0;
-      total += state.num_waves;
-      const bool open = state.header_known == 0 || state.waves_landed < state.num_waves;
-      if (open && state.waves_landed < closed) closed = state.waves_landed;
-    }
+  /// Tells the scheduler what is new of a source.
+  FLASHMOE_HD void publish_progress(const Group& group, int source) {
+    SourceState& state = call_.source_state(source);
+    const bool open = state.header_known == 0 || state.waves_landed < state.num_waves;
     if (group.leader()) {
-      EpochCounters& counters = call_.counters();
-      if (closed == kAllWavesClosed) counters.total_waves = total;
-      for (int source = 0; all_headers && source < geometry().num_ranks; ++source) {
-        call_.epoch_state().num_waves[source] = call_.source_state(source).num_waves;
-      }
-      std::uint64_t* const news[] = {&counters.closed_waves, &counters.landed_version};
-      const std::uint64_t values[] = {closed, ++version_};
-      publish_all(news, values);
+      state.told = {state.told.version + 1, open ? static_cast<std::uint32_t>(state.waves_landed) : kAllWavesClosed};
+      publish(&call_.counters().progress[source], state.told.word());
     }
     group.sync();
-    finished_ = closed == kAllWavesClosed;
+    if (!open) --num_open_;
   }
 
   const Call& call_;
   Fabric fabric_;
-  bool started_ = false;
-  bool finished_ = false;
-  std::uint64_t version_ = 0;  ///< times progress was published; the leader's
+  int index_;
+  int num_open_ = -1;  ///< of its sources, those with waves to come; -1: not started
   Wait wait_;
 };
 

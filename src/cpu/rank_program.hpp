@@ -18,7 +18,7 @@
 
 namespace flashmoe::cpu {
 
-/// Actor i of a rank: dispatchers and combiners, then the subscriber, the scheduler and the processors.
+/// Actor i of a rank: dispatchers and combiners, then the subscribers, the scheduler and the processors.
 /// FabricT is Fabric, or one that delays deliveries.
 template <class FabricT>
 class RankProgram {
@@ -33,23 +33,23 @@ class RankProgram {
       combiners_.emplace_back(call, i);
       ++actor;
     }
-    subscriber_ = std::make_unique<Subscriber<SoloGroup, FabricT>>(call, make_fabric(traffic_of(actor)));
-    actor += 2;
+    for (int i = 0; i < call.roster.num_subscribers; ++i) {
+      subscribers_.emplace_back(call, make_fabric(traffic_of(actor++)), i);
+    }
+    ++actor;
     for (int i = 0; i < call.roster.num_processors; ++i) {
       processors_.emplace_back(call, make_fabric(traffic_of(actor++)), engines[static_cast<std::size_t>(i)]);
     }
     scheduler_ = std::make_unique<Scheduler<SoloGroup>>(call);
   }
 
-  static int num_actors(const Roster& roster) { return 2 * roster.num_dispatchers + 2 + roster.num_processors; }
+  static int num_actors(const Roster& roster) { return first_processor(roster) + roster.num_processors; }
   int num_actors() const { return num_actors(call_.roster); }
 
   Actor kind(int actor) const {
-    const int first_single = 2 * call_.roster.num_dispatchers;
-    if (actor < first_single) return actor % 2 == 0 ? Actor::dispatcher : Actor::combiner;
-    if (actor == first_single) return Actor::subscriber;
-    if (actor == first_single + 1) return Actor::scheduler;
-    return Actor::processor;
+    if (actor < first_subscriber(call_.roster)) return actor % 2 == 0 ? Actor::dispatcher : Actor::combiner;
+    if (actor < first_processor(call_.roster) - 1) return Actor::subscriber;
+    return actor < first_processor(call_.roster) ? Actor::scheduler : Actor::processor;
   }
 
   /// Its place among the actors of its kind.
@@ -57,9 +57,9 @@ class RankProgram {
     switch (kind(actor)) {
       case Actor::dispatcher:
       case Actor::combiner: return actor / 2;
-      case Actor::processor: return static_cast<int>(processor_index(actor));
-      case Actor::subscriber:
+      case Actor::subscriber: return actor - first_subscriber(call_.roster);
       case Actor::scheduler: return 0;
+      case Actor::processor: return actor - first_processor(call_.roster);
     }
     return 0;
   }
@@ -83,7 +83,7 @@ class RankProgram {
   /// The record of the actor's last step without its times; to the thread that stepped it.
   TraceRecord record(int actor) {
     const Task* ran = nullptr;
-    if (kind(actor) == Actor::processor) ran = processors_[processor_index(actor)].ran();
+    if (kind(actor) == Actor::processor) ran = processors_[static_cast<std::size_t>(index_of_kind(actor))].ran();
     return describe_step(status(actor), wait(actor), ran);
   }
 
@@ -113,18 +113,19 @@ class RankProgram {
  private:
   Traffic* traffic_of(int actor) { return &traffic_[static_cast<std::size_t>(actor)]; }
 
-  std::size_t processor_index(int actor) const {
-    return static_cast<std::size_t>(actor - 2 * call_.roster.num_dispatchers - 2);
-  }
+  static int first_subscriber(const Roster& roster) { return 2 * roster.num_dispatchers; }
+  /// The scheduler comes before it.
+  static int first_processor(const Roster& roster) { return first_subscriber(roster) + roster.num_subscribers + 1; }
 
   template <class Function>
   void with(int actor, const Function& function) {
+    const auto index = static_cast<std::size_t>(index_of_kind(actor));
     switch (kind(actor)) {
-      case Actor::dispatcher: function(dispatchers_[static_cast<std::size_t>(actor / 2)]); break;
-      case Actor::combiner: function(combiners_[static_cast<std::size_t>(actor / 2)]); break;
-      case Actor::subscriber: function(*subscriber_); break;
+      case Actor::dispatcher: function(dispatchers_[index]); break;
+      case Actor::combiner: function(combiners_[index]); break;
+      case Actor::subscriber: function(subscribers_[index]); break;
       case Actor::scheduler: function(*scheduler_); break;
-      case Actor::processor: function(processors_[processor_index(actor)]); break;
+      case Actor::processor: function(processors_[index]); break;
     }
   }
 
@@ -133,7 +134,7 @@ class RankProgram {
   std::vector<Step> statuses_;
   std::vector<Dispatcher<SoloGroup, FabricT>> dispatchers_;
   std::vector<Combiner<SoloGroup>> combiners_;
-  std::unique_ptr<Subscriber<SoloGroup, FabricT>> subscriber_;
+  std::vector<Subscriber<SoloGroup, FabricT>> subscribers_;
   std::unique_ptr<Scheduler<SoloGroup>> scheduler_;
   std::vector<Processor<SoloGroup, FabricT, Engine>> processors_;
 };

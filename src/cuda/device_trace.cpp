@@ -47,7 +47,7 @@ void DeviceTrace::fetch(RankTrace& trace, cudaStream_t stream) const {
   for (std::size_t row = 0; row < counts.size(); ++row) {
     if (counts[row].num_records == 0) continue;
     const int block = static_cast<int>(row) / rows.total();
-    ActorTrace actor = describe_row(rows, block, context_.num_blocks(), static_cast<int>(row) % rows.total());
+    ActorTrace actor = describe_row(rows, context_.roster(), block, static_cast<int>(row) % rows.total());
     actor.sm = static_cast<int>(counts[row].sm);
     actor.num_dropped = counts[row].num_dropped;
     const auto first = records.begin() + static_cast<std::ptrdiff_t>(row * longest);

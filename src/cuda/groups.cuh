@@ -36,6 +36,7 @@ struct WarpGroup {
     return {static_cast<std::uint32_t>(__popc(yes & ((1u << index()) - 1u))), static_cast<std::uint32_t>(__popc(yes))};
   }
   __device__ static std::uint32_t sum(std::uint32_t value) { return __reduce_add_sync(kAll, value); }
+  __device__ static std::uint32_t least(std::uint32_t value) { return __reduce_min_sync(kAll, value); }
   __device__ static Scan scan(std::uint32_t value) {
     std::uint32_t sum = value;
     for (int offset = 1; offset < 32; offset *= 2) {

@@ -1,5 +1,5 @@
 // The portable kernel: one launch is one rank's epoch, dispatch to combine. Every block runs one processor and, on its
-// service warps, dispatchers with their combiners; block 0 also runs the subscriber and the scheduler.
+// service warps, dispatchers with their combiners; the first ones run the subscribers and the scheduler.
 #pragma once
 
 #include "actors/processor.hpp"

@@ -41,6 +41,7 @@ class RankContext {
   int device() const { return heap_->device(rank_); }
   const LaunchOptions& options() const { return options_; }
   int num_blocks() const { return num_blocks_; }
+  const Roster& roster() const { return local_layout_.roster; }
   /// Of the engine the heap's geometry was planned for, for layers of `dtype`: those of equal geometry may differ in it.
   /// Throws as the constructor.
   KernelEntry kernel(DType dtype) const;

@@ -1,4 +1,4 @@
-// What every kernel's blocks do beside tiles: load the call, and run dispatchers with their combiners, the subscriber
+// What every kernel's blocks do beside tiles: load the call, and run dispatchers with their combiners, the subscribers
 // and the scheduler on service warps.
 #pragma once
 
@@ -103,19 +103,20 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
   }
 }
 
-/// `service` counts the service warps of all blocks. `combiner_log`: of a combiner beside a dispatcher.
+/// `service` counts the service warps of all blocks, see roster_of(). `combiner_log`: of a combiner beside a dispatcher.
 template <DType dtype>
 __device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
                                  WarpLog log, WarpLog combiner_log) {
   const WarpGroup group;
-  if (service == 0) {
-    Subscriber<WarpGroup, Fabric> subscriber(call, fabric);
+  const int scheduler_warp = call.roster.num_subscribers;
+  if (service < scheduler_warp) {
+    Subscriber<WarpGroup, Fabric> subscriber(call, fabric, service);
     run_actor(args, call, group, Actor::subscriber, subscriber, log);
-  } else if (service == 1) {
+  } else if (service == scheduler_warp) {
     Scheduler<WarpGroup> scheduler(call);
     run_actor(args, call, group, Actor::scheduler, scheduler, log);
   } else {
-    run_dispatcher<dtype>(args, call, fabric, service - 2, log, combiner_log);
+    run_dispatcher<dtype>(args, call, fabric, service - scheduler_warp - 1, log, combiner_log);
   }
 }
 

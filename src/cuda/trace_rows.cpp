@@ -4,25 +4,25 @@ namespace flashmoe::cuda_backend {
 
 namespace {
 
-/// Of the rank; the first two service warps run the subscriber and the scheduler.
-ActorTrace describe_service(int service) {
-  if (service == 0) return {.actor = Actor::subscriber};
-  if (service == 1) return {.actor = Actor::scheduler};
-  return {.actor = Actor::dispatcher, .index = service - 2};
+/// Of the rank; see roster_of().
+ActorTrace describe_service(const Roster& roster, int service) {
+  if (service < roster.num_subscribers) return {.actor = Actor::subscriber, .index = service};
+  if (service == roster.num_subscribers) return {.actor = Actor::scheduler};
+  return {.actor = Actor::dispatcher, .index = service - roster.num_subscribers - 1};
 }
 
 }  // namespace
 
-ActorTrace describe_row(const TraceRows& rows, int block, int num_blocks, int row) {
+ActorTrace describe_row(const TraceRows& rows, const Roster& roster, int block, int row) {
   const int first_service = block * rows.service_warps;
   if (row >= rows.helper(0)) {
-    const int num_dispatchers = num_blocks * rows.service_warps - 2;
-    return {.actor = Actor::combiner, .index = num_dispatchers + block * rows.helpers + row - rows.helper(0)};
+    return {.actor = Actor::combiner, .index = roster.num_dispatchers + block * rows.helpers + row - rows.helper(0)};
   }
   if (row >= rows.combiner(0)) {
-    return {.actor = Actor::combiner, .index = first_service + row - rows.combiner(0) - 2};
+    return {.actor = Actor::combiner,
+            .index = describe_service(roster, first_service + row - rows.combiner(0)).index};
   }
-  if (row >= rows.service(0)) return describe_service(first_service + row - rows.service(0));
+  if (row >= rows.service(0)) return describe_service(roster, first_service + row - rows.service(0));
   ActorTrace processor{.actor = Actor::processor, .index = block};
   if (rows.processor_rows == 1) return processor;
   processor.part = row == kForemanRow  ? ProcessorPart::foreman

@@ -1,7 +1,8 @@
-// Which timelines a block keeps, in this order: those of its processor, of each service warp's dispatcher (in block 0
-// also of the subscriber and the scheduler), of the combiners beside the dispatchers, and of warps that help combine.
+// Which timelines a block keeps, in this order: those of its processor, of each service warp's dispatcher (of the first
+// warps: of the subscribers and the scheduler), of the combiners beside the dispatchers, and of warps that help combine.
 #pragma once
 
+#include "actors/local_layout.hpp"
 #include "actors/rank_trace.hpp"
 
 namespace flashmoe::cuda_backend {
@@ -22,6 +23,6 @@ inline constexpr int kLoaderRow = 1;
 inline constexpr int kFirstConsumerRow = 2;
 
 /// Whose timeline a row is, without its records.
-ActorTrace describe_row(const TraceRows& rows, int block, int num_blocks, int row);
+ActorTrace describe_row(const TraceRows& rows, const Roster& roster, int block, int row);
 
 }  // namespace flashmoe::cuda_backend

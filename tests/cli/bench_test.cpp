@@ -382,14 +382,15 @@ TEST(CliBench, a_system_that_cannot_be_timed_here_leaves_its_reason_in_the_row_a
   const TempFolder folder;
   const std::string path = (folder / "sweep.json").string();
   // fp64 is nothing the scripts time, whatever GPUs and packages there are.
-  const std::string sweep = kSmall + "--ranks 2 --tokens 16,32 --dtype fp64 --baselines torch_nccl,flashinfer";
+  const std::string sweep =
+      kSmall + "--ranks 2 --tokens 16,32 --dtype fp64 --baselines torch_nccl,flashinfer,vllm_triton";
   const Outcome outcome = flashmoe(sweep + " --json --output " + path);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const nlohmann::json rows = outcome.json()["rows"];
   ASSERT_EQ(rows.size(), 2u);
   for (const nlohmann::json& row : rows) {
     EXPECT_EQ(row["baselines"], nlohmann::json::object());
-    for (const std::string name : {"torch_nccl", "flashinfer"}) {
+    for (const std::string name : {"torch_nccl", "flashinfer", "vllm_triton"}) {
       EXPECT_THAT(row["baseline_errors"][name].get<std::string>(), testing::StartsWith(name + " "));
     }
   }

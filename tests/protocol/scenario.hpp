@@ -98,7 +98,9 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
   it.geometry = small_geometry(p, dice);
   p.max_tokens = it.geometry.max_tokens = 3 * std::max(it.geometry.wave_tokens, 2);
   it.geometry.lined_tokens = std::min(it.geometry.lined_tokens, static_cast<int>(p.max_tokens));
-  for (int rank = 0; rank < p.num_ranks; ++rank) it.rosters.push_back({dice.between(1, 3), dice.between(1, 3)});
+  for (int rank = 0; rank < p.num_ranks; ++rank) {
+    it.rosters.push_back({dice.between(1, 3), dice.between(1, 3), dice.between(1, p.num_ranks)});
+  }
   it.flush_after_idle_steps = dice.pick({1, 4, 20});
 
   const Routing routings[] = {Routing::distinct, Routing::any, Routing::any, Routing::all_to_one, Routing::last_rank,

@@ -37,7 +37,8 @@ Drawn draw() {
   g.num_result_cells = g.pre_reduced ? std::max(g.top_k, g.num_ranks) : g.top_k;
   g.tile = {.rows = between(1, 32), .up_columns = 8 * between(1, 4), .down_columns = 8 * between(1, 4)};
   g.num_m_blocks = between(1, 9);
-  return {g, {.num_dispatchers = between(1, 40), .num_processors = between(1, 5)}};
+  return {g,
+          {.num_dispatchers = between(1, 40), .num_processors = between(1, 5), .num_subscribers = between(1, g.num_ranks)}};
 }
 
 /// Slices in the order of their offsets, given as the actors see them.
@@ -103,11 +104,11 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   slices.add(call.wave_base(0), call.wave_base(waves - 1), g.num_local_experts);
   slices.add(call.landed(0), call.landed(waves - 1), g.num_local_experts);
   slices.add(call.taken(0), call.taken(waves - 1), g.num_local_experts);
-  slices.add(call.expert_counts(), call.expert_counts(), g.num_local_experts);
+  slices.add(call.expert_counts(0), call.expert_counts(roster.num_subscribers - 1), g.num_local_experts);
   if (g.pre_reduced) slices.add(call.slot_routes(0, 0), call.slot_routes(waves - 1, slots - 1), g.top_k);
   slices.add(call.header_words(0), call.header_words(ranks - 1), kHeaderWords);
   if (g.lined_tokens > 0) {
-    slices.add(call.lined_slots(), call.lined_slots(), g.lined_tokens);
+    slices.add(call.lined_slots(0), call.lined_slots(roster.num_subscribers - 1), g.lined_tokens);
     slices.add(call.lined_ids(0), call.lined_ids(ranks - 1), lined_id_words(g, g.lined_tokens, g.list_weights));
   }
   slices.add(call.lined_ready(0), call.lined_ready(ranks - 1));

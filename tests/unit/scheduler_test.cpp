@@ -36,9 +36,12 @@ class Landed {
     }
     cursor_ = call.task_ring().first();
     ticket_ = call.task_ring().claim();
-    call.counters().total_waves = 1;
-    call.counters().closed_waves = kAllWavesClosed;
+    close();
   }
+
+  void close() { tell({.version = 0, .closed_waves = kAllWavesClosed}); }
+  /// Rows have landed, and more may come.
+  void keep_open() { tell({.version = 1, .closed_waves = 0}); }
 
   /// Steps the scheduler until it has nothing to do, and takes what it published, up to `most` tasks; and again, while
   /// there is anything.
@@ -70,6 +73,8 @@ class Landed {
   Call call;
 
  private:
+  void tell(SourceProgress progress) { call.counters().progress[0] = progress.word(); }
+
   std::unique_ptr<char[]> memory_;
   TaskCursor cursor_;
   std::uint32_t ticket_ = 0;
@@ -115,13 +120,12 @@ TEST(Scheduler, down_tasks_stay_behind_up_tasks_of_other_m_blocks_while_there_ar
 TEST(Scheduler, the_last_down_tasks_of_a_call_are_narrow) {
   Landed rank({4, 4, 4}, 8);
   rank.end_narrow(4);
-  rank.call.counters().closed_waves = 0;
-  rank.call.counters().landed_version = 1;
+  rank.keep_open();
   rank.call.landed(0)[2] = 0;
   Scheduler<SoloGroup> scheduler(rank.call);
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), down(0, 2), down(1), down(1, 2)});
   rank.call.landed(0)[2] = 4;
-  rank.call.counters().closed_waves = kAllWavesClosed;
+  rank.close();
   rank.call.counters().retired_blocks = 2;  // two wide tasks are left, for four processors
   expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), down(2, 1), down(2, 2), down(2, 3),
                                        kExit, kExit, kExit, kExit});
@@ -209,11 +213,10 @@ TEST(Scheduler, down_tasks_keep_their_distance_when_no_place_is_free_until_proce
 
 TEST(Scheduler, keeps_what_fills_no_tile_while_a_wave_is_open) {
   Landed rank({10}, 9);
-  rank.call.counters().closed_waves = 0;
-  rank.call.counters().landed_version = 1;
+  rank.keep_open();
   Scheduler<SoloGroup> scheduler(rank.call);
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(0, 1), up(1, 1), down(0), down(1)});
-  rank.call.counters().closed_waves = kAllWavesClosed;
+  rank.close();
   expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), kExit});
   EXPECT_EQ(rank.call.m_block(2).num_rows, 2u);
 }
@@ -234,13 +237,12 @@ TEST(Scheduler, the_last_rows_of_an_expert_go_with_the_m_block_before_them) {
 
 TEST(Scheduler, rows_that_may_be_the_last_stay_while_a_wave_is_open) {
   Landed rank({4, 9}, 9, 1);
-  rank.call.counters().closed_waves = 0;
-  rank.call.counters().landed_version = 1;
+  rank.keep_open();
   Scheduler<SoloGroup> scheduler(rank.call);
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(1, 0), up(0, 1), up(1, 1), down(0), down(1)});
   EXPECT_EQ(rows_of_blocks(rank.call, 0, 2), (std::vector<std::uint32_t>{4, 5}));
   rank.call.landed(0)[0] = 5;
-  rank.call.counters().closed_waves = kAllWavesClosed;
+  rank.close();
   expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), kExit});
   EXPECT_EQ(rows_of_blocks(rank.call, 2, 3), (std::vector<std::uint32_t>{5}));
 }

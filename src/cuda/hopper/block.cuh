@@ -54,7 +54,7 @@ struct BlockMemory {
   Barrier empty[kStages];      ///< every consumer warp
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
-  Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are there
+  Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are found and there
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   Barrier cells[kConsumerWarps];  ///< the bytes of result cells that a consumer warp combines
@@ -64,7 +64,7 @@ struct BlockMemory {
     for (Barrier& barrier : full) barrier.init(1 + kLoaderWarps * 32);
     for (Barrier& barrier : empty) barrier.init(kConsumerWarps);
     for (Barrier& barrier : filled) barrier.init(32);
-    for (Barrier& barrier : stored) barrier.init(1);
+    for (Barrier& barrier : stored) barrier.init(32);
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     for (Barrier& barrier : cells) barrier.init(1);

@@ -44,7 +44,7 @@ class Foreman {
   /// Ends the block's other roles when this one ends early; tasks in slots run to their end.
   __device__ void dismiss(const WarpGroup& group) {
     if (exiting_) return;
-    if (waiting_for_rows_) tell_stored(group);
+    if (waiting_for_rows_) tell_stored();
     while (num_filled_ - num_completed_ == kTaskSlots) {
       if (next_is_done(group)) ++num_completed_;
     }
@@ -97,9 +97,9 @@ class Foreman {
     return Step::advanced;
   }
 
-  /// The last task's rows are there.
-  __device__ void tell_stored(const WarpGroup& group) {
-    if (group.leader()) block_.stored[(num_filled_ - 1) % kTaskSlots].arrive();
+  /// The last task's rows are found and there.
+  __device__ void tell_stored() {
+    block_.stored[(num_filled_ - 1) % kTaskSlots].arrive();
     waiting_for_rows_ = false;
   }
 
@@ -111,7 +111,7 @@ class Foreman {
     if (group.leader()) stored = observe<Scope::device>(&call_.m_block(task.index).up_done);
     stored = group.broadcast(stored);
     if (stored == wanted) {
-      tell_stored(group);
+      tell_stored();
       return Step::advanced;
     }
     wait_ = {SignalKind::stored, call_.rank, wanted, stored};
@@ -120,27 +120,33 @@ class Foreman {
 
   __device__ void fill(const WarpGroup& group, const Task& task) {
     TaskSlot& slot = block_.slots[num_filled_ % kTaskSlots];
+    const auto tell_filled = [&] {
+      if (group.leader()) slot.task = task;
+      block_.filled[num_filled_ % kTaskSlots].arrive();
+    };
     switch (task.kind) {
       case TaskKind::up:
-      case TaskKind::down: locate_rows(group, task, slot); break;
+      case TaskKind::down: locate_rows(group, task, slot, tell_filled); break;
       case TaskKind::reduce:
         if (group.leader()) slot.num_rows = reduce_slots(call_.wave(task.wave_slot), task.tile);
+        tell_filled();
         break;
-      case TaskKind::exit: exiting_ = true; break;
+      case TaskKind::exit:
+        exiting_ = true;
+        tell_filled();
+        return;
     }
-    if (group.leader()) slot.task = task;
-    block_.filled[num_filled_ % kTaskSlots].arrive();
-    if (exiting_) return;
     ++num_filled_;
     if (task.kind == TaskKind::down) {
       waiting_for_rows_ = true;
     } else {
-      tell_stored(group);
+      tell_stored();
     }
   }
 
-  /// Each lane reads one segment, then finds every 32nd row.
-  __device__ void locate_rows(const WarpGroup& group, const Task& task, TaskSlot& slot) {
+  /// Each lane reads one segment, then finds every 32nd row. Weights may be loaded before the rows are found.
+  template <class TellFilled>
+  __device__ void locate_rows(const WarpGroup& group, const Task& task, TaskSlot& slot, const TellFilled& tell_filled) {
     static_assert(MBlock::kMaxSegments == 32);
     const MBlock& block = call_.m_block(task.index);
     const std::uint32_t num_segments = block.num_segments;
@@ -156,6 +162,7 @@ class Foreman {
       slot.streams = num_rows <= decode_rows_ && group_size == 1;
       slot.decode = slot.streams || num_rows > kTileRows;
     }
+    tell_filled();
     std::uint32_t sent_rows = 0;
     for (std::uint32_t base = 0; base < num_rows; base += 32) {
       const std::uint32_t row = base + static_cast<std::uint32_t>(group.index());

@@ -124,6 +124,14 @@ class Loader {
     constexpr int kStepsAtOnce = 4;  // pointers move once for all of them
     const int chunk = lane_ % 8;
     const int first_row = warp_ * 4 + lane_ / 8;
+    const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
+    const auto ask = [&](int index, int step) {
+      Barrier& full = block_.full[index];
+      full.arrive_expecting(operands.bytes);
+      load_weights(operands, index, step);
+    };
+    const int steps = num_steps(call_, slot.task);
+    await_rows(steps, ask);
     const char* rows[rows_each];
 #pragma unroll
     for (int i = 0; i < rows_each; ++i) {
@@ -135,14 +143,6 @@ class Loader {
                                          : reinterpret_cast<const char*>(slot.rows[row]);
       rows[i] += chunk * 16;
     }
-    const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
-    const auto ask = [&](int index, int step) {
-      Barrier& full = block_.full[index];
-      full.arrive_expecting(operands.bytes);
-      load_weights(operands, index, step);
-    };
-    const int steps = num_steps(call_, slot.task);
-    await_rows(steps, ask);
     const auto load_step = [&](int step, int offset, int bytes) {
       if (asks() && step > 0 && step == ending_step_) tell_ending();
       block_.empty[stage_.index].wait(stage_.parity ^ 1u);

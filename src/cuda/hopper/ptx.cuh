@@ -111,9 +111,6 @@ __device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Ba
       "l"(&map), "r"(barrier.address()), "r"(column), "r"(row), "l"(policy)
       : "memory");
 }
-__device__ inline void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
