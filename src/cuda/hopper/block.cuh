@@ -36,12 +36,16 @@ struct TaskSlot {
   std::uint64_t rows[kMostRows];  ///< up: where each token row is. down: where each result goes; see Foreman
   float weights[kMostRows];       ///< up, weight_on_input: routing weights
   Task task;
+  std::uint32_t number;           ///< of the task, among the block's
   std::uint32_t num_rows;         ///< reduce: number of slots
   std::uint32_t local_expert;
   bool decode;   ///< up, down: a decode tile
   bool streams;  ///< up, down: of a small m-block whose weights no other is likely to want
 };
 inline constexpr int kTaskSlots = 4;
+
+/// Of task `number`'s slot: its barriers' phase.
+__device__ inline std::uint32_t parity_of(std::uint32_t number) { return number / kTaskSlots & 1u; }
 
 struct BlockMemory {
   alignas(1024) char stages[kStages][kStageBytes];  // token rows, then weight rows

@@ -22,9 +22,10 @@ class Consumer {
 
   /// Until the exit task.
   __device__ __forceinline__ void run() {
+    std::uint32_t number = 0;  // of the task; from its slot when it is done, as registers are few while it runs
     while (true) {
-      block_.filled[slot_.index].wait(slot_.parity);
-      const TaskSlot& slot = block_.slots[slot_.index];
+      block_.filled[number % kTaskSlots].wait(parity_of(number));
+      const TaskSlot& slot = block_.slots[number % kTaskSlots];
       if (leads()) log().waited(SignalKind::task, call_.rank);
       if (slot.task.kind == TaskKind::exit) return;
       if (slot.task.kind == TaskKind::reduce) {
@@ -38,8 +39,9 @@ class Consumer {
           run_product(slot, tile, wide);
         });
       }
-      block_.done[slot_.index].arrive();
-      slot_.advance();
+      number = slot.number;
+      block_.done[number % kTaskSlots].arrive();
+      ++number;
     }
   }
 
@@ -117,8 +119,8 @@ class Consumer {
   /// None of the warpgroup's rows exist.
   __device__ void skip(int steps) {
     for (int step = 0; step < steps; ++step) {
-      block_.full[stage_.index].wait(stage_.parity);
-      release(stage_.index);
+      block_.full[stage_.index()].wait(stage_.parity());
+      release(stage_.index());
       stage_.advance();
     }
   }
@@ -194,16 +196,16 @@ class Consumer {
   __device__ __forceinline__ void run_steps(int steps, bool gathered, const Issue& issue) {
     int before = 0;
     for (int step = 0; step < steps; ++step) {
-      block_.full[stage_.index].wait(stage_.parity);
+      block_.full[stage_.index()].wait(stage_.parity());
       if (gathered) fence_async_shared();
       wgmma_fence();
-      issue(shared_address(block_.stages[stage_.index]));
+      issue(shared_address(block_.stages[stage_.index()]));
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();
         release(before);
       }
-      before = stage_.index;
+      before = stage_.index();
       stage_.advance();
     }
     wgmma_wait<0>();
@@ -216,7 +218,6 @@ class Consumer {
   BlockMemory& block_;
   int warp_;
   int lane_;
-  RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };
 

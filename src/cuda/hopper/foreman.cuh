@@ -54,8 +54,6 @@ class Foreman {
   __device__ const Wait& wait() const { return wait_; }
 
  private:
-  __device__ static std::uint32_t parity_of(std::uint32_t number) { return number / kTaskSlots & 1u; }
-
   __device__ bool next_is_done(const WarpGroup& group) const {
     return num_completed_ < num_filled_ &&
            group.all(block_.done[num_completed_ % kTaskSlots].test(parity_of(num_completed_)));
@@ -121,7 +119,10 @@ class Foreman {
   __device__ void fill(const WarpGroup& group, const Task& task) {
     TaskSlot& slot = block_.slots[num_filled_ % kTaskSlots];
     const auto tell_filled = [&] {
-      if (group.leader()) slot.task = task;
+      if (group.leader()) {
+        slot.task = task;
+        slot.number = num_filled_;
+      }
       block_.filled[num_filled_ % kTaskSlots].arrive();
     };
     switch (task.kind) {

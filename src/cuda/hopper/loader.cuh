@@ -17,18 +17,18 @@ class Loader {
   /// Until the exit task.
   __device__ void run() {
     while (true) {
-      block_.filled[slot_.index].wait(slot_.parity);
-      const TaskSlot& slot = block_.slots[slot_.index];
+      block_.filled[slot_.index()].wait(slot_.parity());
+      const TaskSlot& slot = block_.slots[slot_.index()];
       if (slot.task.kind == TaskKind::exit) return;
       if (asks()) log().waited(SignalKind::task, call_.rank);
       if (slot.task.kind == TaskKind::reduce) {
         if (asks()) tell_ending();
-        block_.stored[slot_.index].wait(slot_.parity);  // no phase goes by unseen
+        block_.stored[slot_.index()].wait(slot_.parity());  // no phase goes by unseen
       } else {
         for_each_product(slot.task, [&](int tile, bool wide) { load_product(slot, tile, wide); });
       }
       if (asks()) log().ran(slot.task);
-      block_.done[slot_.index].arrive();
+      block_.done[slot_.index()].arrive();
       slot_.advance();
     }
   }
@@ -40,7 +40,7 @@ class Loader {
 
   __device__ TraceLog& log() const { return block_.logs[kLoaderRow]; }
 
-  __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index]); }
+  __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index()]); }
 
   __device__ void load_product(const TaskSlot& slot, int tile, bool wide) {
     num_asked_ = 0;
@@ -145,10 +145,10 @@ class Loader {
     }
     const auto load_step = [&](int step, int offset, int bytes) {
       if (asks() && step > 0 && step == ending_step_) tell_ending();
-      block_.empty[stage_.index].wait(stage_.parity ^ 1u);
-      Barrier& full = block_.full[stage_.index];
+      block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
+      Barrier& full = block_.full[stage_.index()];
       const std::uint32_t stage = stage_address();
-      if (asks() && step >= num_asked_) ask(stage_.index, step);
+      if (asks() && step >= num_asked_) ask(stage_.index(), step);
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) {
         copy_16(stage + target + static_cast<std::uint32_t>(i * kRowsApart * kStageRowBytes), rows[i] + offset, bytes);
@@ -170,20 +170,20 @@ class Loader {
     }
   }
 
-  __device__ void tell_ending() { block_.ending[slot_.index].arrive(); }
+  __device__ void tell_ending() { block_.ending[slot_.index()].arrive(); }
 
   /// Waits until the task's rows are there. What weights the stages hold until then is asked for before.
   template <class Ask>
   __device__ void await_rows(int steps, const Ask& ask) {
     if (asks()) {
       RingPosition<kStages> stage = stage_;
-      while (num_asked_ < (steps < kStages ? steps : kStages) && !block_.stored[slot_.index].test(slot_.parity)) {
-        block_.empty[stage.index].wait(stage.parity ^ 1u);
-        ask(stage.index, num_asked_++);
+      while (num_asked_ < (steps < kStages ? steps : kStages) && !block_.stored[slot_.index()].test(slot_.parity())) {
+        block_.empty[stage.index()].wait(stage.parity() ^ 1u);
+        ask(stage.index(), num_asked_++);
         stage.advance();
       }
     }
-    block_.stored[slot_.index].wait(slot_.parity);
+    block_.stored[slot_.index()].wait(slot_.parity());
   }
 
   __device__ void load_down(const TaskSlot& slot, int tile, bool wide) {
@@ -198,10 +198,10 @@ class Loader {
     if (asks()) fence_async_global();
     for (int step = 0; step < steps; ++step) {
       if (asks() && step > 0 && step == ending_step_) tell_ending();
-      block_.empty[stage_.index].wait(stage_.parity ^ 1u);
-      Barrier& full = block_.full[stage_.index];
+      block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
+      Barrier& full = block_.full[stage_.index()];
       if (asks()) {
-        if (step >= num_asked_) ask(stage_.index, step);
+        if (step >= num_asked_) ask(stage_.index(), step);
         load_box(stage_address(), maps_.intermediate, full, step * kStageElements,
                  static_cast<int>(slot.task.index) * kMostRows, operands.policy);
       }

@@ -55,17 +55,16 @@ struct Barrier {
   }
 };
 
-/// Position in a ring of `size` barriers, and the parity of its current phase.
+/// Position in a ring of `size` barriers, and the parity of its current phase: in one register, of which roles have few.
 template <int size>
-struct RingPosition {
-  int index = 0;
-  std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++index == size) {
-      index = 0;
-      parity ^= 1u;
-    }
-  }
+class RingPosition {
+ public:
+  __device__ int index() const { return static_cast<int>(word_ / 2); }
+  __device__ std::uint32_t parity() const { return word_ & 1u; }
+  __device__ void advance() { word_ = word_ < 2 * (size - 1) ? word_ + 2 : (word_ & 1u) ^ 1u; }
+
+ private:
+  std::uint32_t word_ = 0;
 };
 
 /// Barriers initialised by this thread are visible to bulk copies after this and a block barrier.

@@ -111,9 +111,9 @@ class RouterBlock {
     RingPosition<Tile::kStages> ring;
     const int end = begin_of(first_part() + num_parts());
     for (int chunk = begin_of(first_part()); chunk < end; ++chunk) {
-      tile_.empty[ring.index].wait(ring.parity ^ 1u);
-      Barrier& full = tile_.full[ring.index];
-      const std::uint32_t target = shared_address(tile_.stages[ring.index]);
+      tile_.empty[ring.index()].wait(ring.parity() ^ 1u);
+      Barrier& full = tile_.full[ring.index()];
+      const std::uint32_t target = shared_address(tile_.stages[ring.index()]);
       const int element = chunk * Tile::kStageElements;
       full.arrive_expecting(Tile::kRowsBytes + num_boxes * box * kStageRowBytes);
       for (int i = 0; i < num_boxes; ++i) {
@@ -157,8 +157,8 @@ class RouterBlock {
     clear(sums);
     int before = -1;
     for (; chunk < end; ++chunk) {
-      tile_.full[ring.index].wait(ring.parity);
-      const std::uint32_t operands = shared_address(tile_.stages[ring.index]);
+      tile_.full[ring.index()].wait(ring.parity());
+      const std::uint32_t operands = shared_address(tile_.stages[ring.index()]);
       const std::uint64_t experts = operand(operands + first_expert);
       const std::uint64_t tokens = operand(operands + Tile::kGateBytes);
       wgmma_fence();
@@ -172,7 +172,7 @@ class RouterBlock {
         wgmma_wait<1>();
         release(before);
       }
-      before = ring.index;
+      before = ring.index();
       ring.advance();
     }
     wgmma_wait<0>();
