@@ -35,7 +35,8 @@ struct GroupOptions {
   EngineKind engine = EngineKind::automatic;  ///< the same on all ranks; on backend cpu automatic alone
   int first_device = 0;  ///< backend cuda, all ranks here: rank r is on GPU first_device + r, modulo their number;
                          ///< on backend cpu 0 alone
-  double deadline_seconds = 30.0;  ///< a call in which no rank gets on for so long ends with Timeout; above 0
+  double deadline_seconds = 30.0;  ///< a call in which no rank (backend cuda: an actor) gets on for so long ends with
+                                   ///< Timeout; above 0
   double meeting_seconds = 120.0;  ///< how long processes wait for each other to join and to create a layer; above 0
 
   // CPU backend, per rank:

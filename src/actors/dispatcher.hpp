@@ -418,7 +418,7 @@ class Dispatcher {
     bool missing = false;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
       const int source = peer_at(offset);
-      const std::uint64_t ready = peek(call_.lined_ready(source));
+      const std::uint64_t ready = group.broadcast(group.leader() ? peek(call_.lined_ready(source)) : 0);
       if (ready == 0) {
         note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});
         continue;

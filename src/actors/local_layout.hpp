@@ -58,7 +58,7 @@ struct EpochState {
 
 /// What a source's subscriber tells the scheduler, in one word of EpochCounters.
 struct SourceProgress {
-  std::uint32_t version = 0;       ///< times that rows of the source became available or its last wave closed
+  std::uint32_t version = 0;       ///< times that the subscriber got on with the source
   std::uint32_t closed_waves = 0;  ///< waves whose rows have all landed; kAllWavesClosed: none is to come
 
   FLASHMOE_HD std::uint64_t word() const { return std::uint64_t{version} << 32 | closed_waves; }
@@ -78,7 +78,7 @@ struct SourceState {
   std::uint64_t words_read;        ///< words of the image being read
   std::uint32_t slots_landed;      ///< slots of the oldest wave not fully landed
   std::uint32_t header_known;
-  SourceProgress told;             ///< the latest news to the scheduler
+  std::uint32_t times_told;        ///< version of the latest SourceProgress
 };
 
 /// One wave's state at the receiving rank.

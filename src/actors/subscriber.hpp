@@ -19,7 +19,7 @@ namespace flashmoe {
 template <class Group, class Fabric>
 class Subscriber {
  public:
-  /// `index`: of the rank's subscribers. It follows every num_subscribers-th source, the first one its rank's own.
+  /// `index`: of the rank's subscribers. It follows every num_subscribers-th source, counted from the rank's own on.
   FLASHMOE_HD Subscriber(const Call& call, Fabric fabric, int index) : call_(call), fabric_(fabric), index_(index) {}
 
   FLASHMOE_HD Step step(const Group& group) {
@@ -261,32 +261,31 @@ class Subscriber {
       const int first = base + group.index() * kExpertsEach;
       std::uint32_t counts[kExpertsEach];
       std::uint32_t landed[kExpertsEach];
-      std::uint32_t* cursors[kExpertsEach];
       std::uint32_t routes = 0;
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
         const bool valid = first + i < g.num_local_experts;
-        cursors[i] = valid ? &call_.landed(wave_slot)[first + i] : nullptr;
         counts[i] = valid ? image.counts()[first + i] : 0;
-        landed[i] = valid ? *cursors[i] : 0;
+        landed[i] = valid ? call_.landed(wave_slot)[first + i] : 0;
         routes += counts[i];
       }
       const Scan scan = group.scan(routes);
       std::uint32_t offset = total + scan.before;
       FLASHMOE_UNROLL
       for (int i = 0; i < kExpertsEach; ++i) {
-        if (cursors[i] != nullptr) {
+        if (first + i < g.num_local_experts) {
           offsets[first + i] = offset;
           call_.wave_base(wave_slot)[first + i] = landed[i];
         }
         offset += counts[i];
-        landed[i] += counts[i];
       }
       total += scan.total;
-      if (source == call_.rank) publish_all(cursors, landed);
     }
+    if (group.leader()) offsets[g.num_local_experts] = total;
+    group.sync();
+    // From here on the image is not read: with its last route taken, planners may write the next wave's into it.
+    if (source == call_.rank) advance_cursors(group, wave_slot, image, num_slots, num_slots);
     if (group.leader()) {
-      offsets[g.num_local_experts] = total;
       SourceState& state = call_.source_state(source);
       ++state.waves_listed;
       if (source == call_.rank) ++state.waves_landed;
@@ -364,7 +363,8 @@ class Subscriber {
         call_.heap_at<std::uint64_t>(call_.heap.arrival(source, slot, static_cast<int>(block))));
   }
 
-  /// An expert's landed entries are those whose slot has landed; slots ascend inside an expert.
+  /// An expert's landed entries are those whose slot has landed; slots ascend inside an expert. When all slots have, the
+  /// image is not read.
   FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed,
                                    std::uint32_t num_slots) {
     const std::uint32_t* offsets = call_.expert_offsets(wave_slot);
@@ -439,8 +439,8 @@ class Subscriber {
     SourceState& state = call_.source_state(source);
     const bool open = state.header_known == 0 || state.waves_landed < state.num_waves;
     if (group.leader()) {
-      state.told = {state.told.version + 1, open ? static_cast<std::uint32_t>(state.waves_landed) : kAllWavesClosed};
-      publish(&call_.counters().progress[source], state.told.word());
+      const SourceProgress told{++state.times_told, open ? static_cast<std::uint32_t>(state.waves_landed) : kAllWavesClosed};
+      publish(&call_.counters().progress[source], told.word());
     }
     group.sync();
     if (!open) --num_open_;

@@ -1,7 +1,7 @@
 // What the roles of a Hopper block share: operand stages, task slots, and the barriers between them.
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
-//   foreman --stored--> loaders                          (weights of a task may be loaded before, rows not)
+//   foreman --stored--> loaders, consumers               (weights of a task may be loaded before, rows not)
 //   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
