@@ -105,6 +105,12 @@ bool is_baseline_script(const std::string& name) {
   return false;
 }
 
+std::string baseline_script_names() {
+  std::string names;
+  for (const Known& known : kKnown) names += (names.empty() ? "" : ", ") + std::string(known.name);
+  return names;
+}
+
 BaselineScript::BaselineScript(std::string name) : name_(std::move(name)) {
   const std::optional<std::filesystem::path> checkout = find_checkout();
   if (!checkout) {

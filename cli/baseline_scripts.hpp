@@ -13,6 +13,9 @@ namespace flashmoe::cli {
 /// Whether --baselines means a script by this name, not a file.
 bool is_baseline_script(const std::string& name);
 
+/// Of all of them, for a sentence.
+std::string baseline_script_names();
+
 class BaselineScript {
  public:
   /// `name`: of a script. Throws InvalidArgument where the program lies in no checkout.

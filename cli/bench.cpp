@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <set>
@@ -145,8 +146,11 @@ ExitCode bench(const BenchOptions& options) {
   for (const std::string& name : options.baselines) {
     if (is_baseline_script(name)) {
       scripts.emplace_back(name);
-    } else {
+    } else if (std::filesystem::exists(name)) {
       baseline_files.push_back(name);
+    } else {
+      throw InvalidArgument(fmt::format("{} cannot be read: give a JSON file of schema baseline, or one of {}", name,
+                                        baseline_script_names()));
     }
   }
   const Baselines baselines(baseline_files);

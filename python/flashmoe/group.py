@@ -19,7 +19,7 @@ class Group:
         first_device: CUDA backend: rank r is on GPU first_device + r, modulo their number.
         num_processors: CPU backend: actors per rank that compute tiles, 1..64.
         num_threads: CPU backend: threads per rank that step its actors, the caller's among them; 0: one an actor.
-        deadline_seconds: a call in which no rank gets on for so long ends with Timeout.
+        deadline_seconds: a call in which no rank (on GPUs: an actor) gets on for so long ends with Timeout.
 
     Group.join(), from_torch(), from_mpi() and from_launcher() make groups of processes.
 

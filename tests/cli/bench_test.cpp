@@ -452,6 +452,7 @@ TEST(CliBench, bad_input_is_one_sentence_and_exit_code_2) {
       {"16 64 48 8", "sizes"},
       {"0 0 0 0 0", "hidden (0) must be between 1 and"},
       {"16 64 48 8 2 --baselines missing.json", "cannot be read"},
+      {"16 64 48 8 2 --baselines vllm", "one of torch_nccl, flashinfer, vllm_triton"},
   };
   for (const Refused& one : cases) {
     const Outcome outcome = flashmoe("bench --backend cpu " + std::string(one.arguments));
