@@ -59,18 +59,24 @@ struct Call {
     return rest < geometry().wave_tokens ? rest : geometry().wave_tokens;
   }
 
+  /// Whether the routes of this rank's own tokens are listed at once, where they are received, if they are few: always so in
+  /// lined form, and in counted form where no other rank wants a list of them, so that no planners need confer.
+  FLASHMOE_HD bool lists_at_once() const {
+    const bool alone = geometry().num_ranks == 1 && !pre_reduced() && num_tokens <= geometry().wave_tokens;
+    return num_tokens > 0 && num_tokens * geometry().top_k <= roster.listed_routes && (lined() || alone);
+  }
+
   FLASHMOE_HD const std::int32_t* wave_ids(std::int64_t wave) const {  // [wave_size][top_k]
     return topk_ids + wave_begin(wave) * geometry().top_k;
   }
 
-  /// Ranges of columns in which combiners take the tokens of a call in counted form: more where tokens are few, so that
-  /// every warp has its share of the last ones. A part is at least what a warp reads of a cell at once.
+  /// Ranges of columns in which combiners take the tokens of a call in counted form: more where tokens are few, but no more
+  /// than there are combiners in the end, as a second part takes each of them as long as the first. A part is at least what a
+  /// warp reads of a cell at once.
   FLASHMOE_HD int combine_parts() const {
     constexpr int kFewestBytes = 512;
-    constexpr int kPartsEach = 8;
     int parts = 1;
-    while (num_tokens * parts < std::int64_t{kPartsEach} * roster.num_dispatchers &&
-           geometry().row_bytes() >= 2 * parts * kFewestBytes) {
+    while (2 * parts * num_tokens <= roster.num_combiners && geometry().row_bytes() >= 2 * parts * kFewestBytes) {
       parts *= 2;
     }
     return parts;

@@ -38,7 +38,7 @@ class Combiner {
   // ---- counted form: next_ is a part of a token of the call ------------------------------------------------------
 
   FLASHMOE_HD std::int64_t claim(const Group& group) const {
-    return group.leader() ? static_cast<std::int64_t>(join(&call_.counters().combine_claims, std::uint64_t{1})) : 0;
+    return group.leader() ? static_cast<std::int64_t>(draw(&call_.counters().combine_claims)) : 0;
   }
 
   FLASHMOE_HD Step combine_next(const Group& group) {
@@ -57,9 +57,9 @@ class Combiner {
       const auto ring = static_cast<std::uint64_t>(g.wave_ring);
       slot_ = static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave)) % ring);
       const std::uint64_t target =
-          static_cast<std::uint64_t>(call_.num_planners()) * (static_cast<std::uint64_t>(wave) / ring + 1);
-      const std::uint64_t placed = observe<Scope::device>(&call_.counters().placed[slot_]);
-      if (placed < target) return waiting(SignalKind::placed, call_.rank, target, placed);
+          static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (static_cast<std::uint64_t>(wave) + 1);
+      const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
+      if (pushed < target) return waiting(SignalKind::pushed, call_.rank, target, pushed);
       wave_seen_ = wave;
       block_seen_ = -1;
     }

@@ -36,6 +36,7 @@ class Dispatcher {
       case Phase::await_plan: return await_plan(group);
       case Phase::send_lists: return send_lists(group);
       case Phase::end_wave: return end_wave(group);
+      case Phase::check_ids: return check_ids(group);
       case Phase::send_ids: return send_ids(group);
       case Phase::push_lines: return push_lines(group);
       case Phase::land_lines: return land_lines(group);
@@ -55,6 +56,7 @@ class Dispatcher {
   enum class Phase : std::uint8_t {
     announce,
     gate, count, place, await_counts, push_rows, signal_rows, await_plan, send_lists, end_wave,  // counted
+    check_ids,                                                                                   // counted, alone
     send_ids, push_lines, land_lines,                                                            // lined
     done,
   };
@@ -91,6 +93,7 @@ class Dispatcher {
     } else {
       sequence_ = call_.epoch_state().wave_sequence[call_.rank];
       enter_wave();
+      if (call_.lists_at_once()) phase_ = Phase::check_ids;
     }
     return Step::advanced;
   }
@@ -155,8 +158,8 @@ class Dispatcher {
     }
     if (!planner.count(group)) return fail_wrong_id(planner.find_wrong_route(group));
     if (group.leader()) join(&call_.counters().planned[ring_slot_], std::uint64_t{1});
-    planner.raise_result_targets(group);  // while others count: its readers wait for `placed`
-    return prepare_push(group, Phase::place);
+    phase_ = Phase::place;
+    return Step::advanced;
   }
 
   /// With all chunks counted, every planner knows where its routes lie in every image.
@@ -166,8 +169,7 @@ class Dispatcher {
     group.sync();
     planner().place(group);
     if (group.leader()) join(&call_.counters().placed[ring_slot_], std::uint64_t{1});
-    phase_ = Phase::push_rows;
-    return Step::advanced;
+    return prepare_push(group, Phase::push_rows);
   }
 
   // ---- counted form: push --------------------------------------------------------------------------------------
@@ -316,13 +318,31 @@ class Dispatcher {
   }
 
   FLASHMOE_HD Step end_wave(const Group& group) {
-    if (index_ < call_.num_planners()) planner().clear_set(group);  // the next wave is counted after `pushed`
+    if (index_ < call_.num_planners()) {  // whoever reads the targets or counts the next wave waits for `pushed`
+      planner().raise_result_targets(group);
+      planner().clear_set(group);
+    }
     group.sync();
     if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});
     ++wave_;
     ++sequence_;
     sends_lists_ = false;
     enter_wave();
+    return Step::advanced;
+  }
+
+  /// In place of all that where the rank lists its routes at once (Call::lists_at_once()): its only wave needs no plan, and
+  /// nothing is pushed.
+  FLASHMOE_HD Step check_ids(const Group& group) {
+    const std::int64_t wrong = find_wrong_id(group, geometry(), call_.topk_ids,
+                                             share_of(call_.num_tokens, call_.roster.num_dispatchers, index_));
+    if (wrong >= 0) return fail_wrong_id(wrong);
+    cut_ = cut_wave(call_.num_tokens, call_.num_planners());
+    if (index_ < call_.num_planners()) planner().raise_result_targets(group);
+    group.sync();
+    if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});
+    ++wave_;
+    phase_ = Phase::done;
     return Step::advanced;
   }
 

@@ -17,11 +17,13 @@ struct Roster {
   int num_dispatchers = 1;  ///< each with a combiner beside it
   int num_processors = 1;
   int num_subscribers = 1;  ///< at most one a source
+  int num_combiners = 1;    ///< with processors that combine when they have no tasks left (counted form)
+  int listed_routes = 0;    ///< most routes of own tokens that are listed at once, see Call::lists_at_once()
   bool operator==(const Roster&) const = default;
 };
 
 /// Tokens of the smallest chunk that is worth a planner: planning takes a walk over the chunk's routes.
-inline constexpr int kPlanningTokens = 16;
+inline constexpr int kPlanningTokens = 4;
 
 inline constexpr int kMostPlanners = 128;
 

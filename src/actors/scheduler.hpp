@@ -19,7 +19,7 @@ namespace flashmoe {
 template <class Group>
 class Scheduler {
  public:
-  FLASHMOE_HD explicit Scheduler(const Call& call) : call_(call), lag_(lag_of(call)) {}
+  FLASHMOE_HD explicit Scheduler(const Call& call) : call_(call), lag_(lag_of(call)), published_(call.task_ring().first()) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
@@ -47,9 +47,11 @@ class Scheduler {
   FLASHMOE_HD bool nothing_to_cut() const { return !cutting_ && closed_ == kAllWavesClosed; }
 
   /// Tasks that no processor has taken.
-  FLASHMOE_HD int unclaimed(const Group& group) const {
-    return group.broadcast(group.leader() ? call_.task_ring().unclaimed() : 0);
-  }
+  FLASHMOE_HD int unclaimed(const Group& group) const { return group.broadcast(leaders_unclaimed(group)); }
+  FLASHMOE_HD int leaders_unclaimed(const Group& group) const { return group.leader() ? call_.task_ring().unclaimed() : 0; }
+
+  /// Where pre_reduced results run, completions publish reduce tasks, too.
+  FLASHMOE_HD TaskCursor* sole() { return call_.pre_reduced() ? nullptr : &published_; }
 
   FLASHMOE_HD Step waiting(SignalKind signal, std::uint64_t expected, std::uint64_t seen) {
     wait_ = {signal, call_.rank, expected, seen};
@@ -77,8 +79,8 @@ class Scheduler {
     version_ = version;
   }
 
-  /// A pass that looks at every expert's rows but cuts and publishes none, while nothing has landed: a GPU fetches the code
-  /// that it has not run yet, and there is time for that only now.
+  /// A pass over the first experts that cuts and publishes none, or what has landed meanwhile: a GPU fetches the code that it
+  /// has not run yet, and there is time for that only now.
   FLASHMOE_HD Step rehearse() {
     start_pass(false);
     rehearsing_ = true;
@@ -92,6 +94,12 @@ class Scheduler {
     first_expert_ = 0;
     looked_ = false;
     idle_steps_ = 0;
+  }
+
+  FLASHMOE_HD void end_pass() {
+    cutting_ = false;
+    flushing_ = false;
+    rehearsing_ = false;
   }
 
   FLASHMOE_HD int num_wave_slots() const { return geometry().num_ranks * geometry().wave_ring; }
@@ -141,14 +149,14 @@ class Scheduler {
   FLASHMOE_HD Step cut_next(const Group& group) {
     for (; first_expert_ < geometry().num_local_experts; first_expert_ += group.size()) {
       const int expert = first_expert_ + group.index();
+      const int ahead = leaders_unclaimed(group);  // read beside the rows
       if (!looked_) my_pending_ = expert < geometry().num_local_experts ? pending_rows(expert) : 0;
       looked_ = true;
       const Scan wanted = group.scan(wanted_blocks());
-      if (wanted.total > 0 || rehearsing_) return cut(group, expert, wanted);
+      if (wanted.total > 0 || rehearsing_) return cut(group, expert, wanted, ahead);
       looked_ = false;
     }
-    cutting_ = false;
-    flushing_ = false;
+    end_pass();
     // The end of a pass is no progress: a rank that flushes in vain while a peer is missing must look stalled.
     return waiting(SignalKind::landed, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
   }
@@ -174,8 +182,9 @@ class Scheduler {
     return num_free_;
   }
 
-  FLASHMOE_HD Step cut(const Group& group, int expert, const Scan& wanted) {
-    const int ahead = unclaimed(group);
+  /// `leaders_ahead`: the leader's unclaimed tasks.
+  FLASHMOE_HD Step cut(const Group& group, int expert, const Scan& wanted, int leaders_ahead) {
+    const int ahead = group.broadcast(leaders_ahead);
     const bool enough = ahead >= kEnough * call_.roster.num_processors;
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
     if (!enough && wanted.before < kMostCut) ups.size = wanted_blocks();
@@ -194,11 +203,15 @@ class Scheduler {
     if (ups.size > 0 || (rehearsing_ && expert < geometry().num_local_experts)) {
       cut_expert(expert, num_cut_ + wanted.before, ups.size);
     }
-    rehearsing_ = false;
+    if (rehearsing_) end_pass();
     group.sync();
     num_cut_ += count;
     num_free_ -= count;
-    call_.task_ring().publish(group, ups);
+    if (!group.any(wanted_blocks() > 0)) {  // to the next experts
+      first_expert_ += group.size();
+      looked_ = false;
+    }
+    call_.task_ring().publish(group, ups, sole());
     return Step::advanced;
   }
 
@@ -213,7 +226,7 @@ class Scheduler {
       TaskBatch downs{.kind = TaskKind::down, .index = index_of(cut)};
       if (cut < end && block_at(cut).group_offset == 0) downs.size = block_at(cut).group_size;
       downs.narrow = narrow_is_better(cut);
-      call_.task_ring().publish(group, downs);
+      call_.task_ring().publish(group, downs, sole());
     }
     num_downs_ = end;
     return true;
@@ -298,7 +311,7 @@ class Scheduler {
 
   FLASHMOE_HD Step publish_exits(const Group& group) {
     const auto count = static_cast<std::uint32_t>(call_.roster.num_processors);
-    call_.task_ring().publish_one(group, {.kind = TaskKind::exit, .size = count});
+    call_.task_ring().publish_one(group, {.kind = TaskKind::exit, .size = count}, sole());
     finished_ = true;
     return Step::finished;
   }
@@ -330,6 +343,7 @@ class Scheduler {
 
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
+  TaskCursor published_;  ///< of a sole publisher, the leader's
   bool rehearsed_ = false;  ///< a pass was made, of whatever
   bool rehearsing_ = false;
   std::uint32_t closed_ = 0;

@@ -93,6 +93,12 @@ FLASHMOE_HD inline void publish(T* counter, T value) {
   detail::AtomicRef<Scope::device, T>(*counter).store(value, cuda::memory_order_release);
 }
 
+/// Replaces the value of a counter that one actor owns and that says nothing about memory. Memory ordering: relaxed.
+template <class T>
+FLASHMOE_HD inline void set(T* counter, T value) {
+  detail::AtomicRef<Scope::device, T>(*counter).store(value, cuda::memory_order_relaxed);
+}
+
 /// publish() of several counters, with one fence on the GPU. Null pointers are passed over.
 template <int count, class T>
 FLASHMOE_HD inline void publish_all(T* const (&counters)[count], const T (&values)[count]) {

@@ -90,7 +90,8 @@ class Subscriber {
     if (state.header_known == 0) return read_header(group, source);
     Outcome outcome = Outcome::idle;
     if (state.waves_listed < state.num_waves && state.waves_listed < state.waves_landed + max_waves_ahead()) {
-      outcome = call_.lined() ? read_ids(group, source) : read_list(group, source);
+      const bool has_ids = call_.lined() || (source == call_.rank && call_.lists_at_once());
+      outcome = has_ids ? read_ids(group, source) : read_list(group, source);
       if (outcome == Outcome::failed) return outcome;
     }
     if (state.waves_landed < state.waves_listed) {
@@ -170,11 +171,19 @@ class Subscriber {
   /// Most words of a list read in one step: other sources wait no longer than for these.
   static constexpr std::int64_t kListWords = 320 * Line::kDataWords;
 
-  // ---- lined form ----------------------------------------------------------------------------------------------
+  // ---- lined form, and own routes that are listed at once -------------------------------------------------------
 
   /// Ids: every receiver works out for itself what each source sends it.
   FLASHMOE_HD Outcome read_ids(const Group& group, int source) {
     const Geometry& g = geometry();
+    const int slot = ring_slot(source, 0);
+    if constexpr (requires { group.await_own_list(); }) {
+      if (source == call_.rank && call_.lists_at_once()) {
+        group.await_own_list();
+        count_opened(group, source, slot, call_.wave(call_.wave_slot(source, slot)).num_entries);
+        return Outcome::advanced;
+      }
+    }
     const SourceState& state = call_.source_state(source);
     const auto num_tokens = static_cast<std::int64_t>(state.num_tokens);
     const std::int32_t* ids = call_.topk_ids;
@@ -191,16 +200,21 @@ class Subscriber {
       weights = reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false));
     }
     // Whether lists carry weights is the plan's say: a rank without tokens of its own may have null pointers.
-    build_image(group, source, ids, call_.plan.list_weights ? weights : nullptr, num_tokens);
-    open_wave(group, source, 0, 0);
+    build_image(group, source, slot, {ids, call_.plan.list_weights ? weights : nullptr}, num_tokens);
+    open_wave(group, source, slot, 0);
     return Outcome::advanced;
   }
 
+  struct Routes {
+    const std::int32_t* ids;  // [num_tokens][top_k]
+    const float* weights;     // same, or null
+  };
+
   /// The image that `source` would have sent in counted form.
-  FLASHMOE_HD void build_image(const Group& group, int source, const std::int32_t* ids, const float* weights,
-                               std::int64_t num_tokens) {
+  FLASHMOE_HD void build_image(const Group& group, int source, int slot, const Routes& routes, std::int64_t num_tokens) {
     const Geometry& g = geometry();
-    const RouteImage image = call_.image(call_.wave_slot(source, 0));
+    const RouteImage image = call_.image(call_.wave_slot(source, slot));
+    const std::int32_t* ids = routes.ids;
     std::uint32_t* slots = call_.lined_slots(index_);
     std::uint32_t num_slots = 0;
     for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
@@ -226,7 +240,7 @@ class Subscriber {
     place_routes(
         group, g,
         {.ids = ids,
-         .weights = weights,
+         .weights = routes.weights,
          .tokens = {0, num_tokens},
          .only_destination = call_.rank,
          .first_cursor = first_expert},
@@ -285,6 +299,10 @@ class Subscriber {
     group.sync();
     // From here on the image is not read: with its last route taken, planners may write the next wave's into it.
     if (source == call_.rank) advance_cursors(group, wave_slot, image, num_slots, num_slots);
+    count_opened(group, source, slot, num_entries);
+  }
+
+  FLASHMOE_HD void count_opened(const Group& group, int source, int slot, std::uint32_t num_entries) {
     if (group.leader()) {
       SourceState& state = call_.source_state(source);
       ++state.waves_listed;

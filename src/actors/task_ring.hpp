@@ -75,14 +75,15 @@ class TaskRing {
       : state_(state), cells_(cells), capacity_(capacity), shape_(shape) {}
 
   /// Every thread of the group publishes its batch, in the order of the threads; size 0: none. Requires: the group has
-  /// synced since its threads wrote what the tasks refer to.
+  /// synced since its threads wrote what the tasks refer to. `sole`: of the ring's only publisher this epoch, what it has
+  /// published, at first first(); null: others publish, too.
   /// Memory ordering: release.
   template <class Group>
-  FLASHMOE_HD void publish(const Group& group, const TaskBatch& mine) const {
+  FLASHMOE_HD void publish(const Group& group, const TaskBatch& mine, TaskCursor* sole = nullptr) const {
     const Scan batches = group.scan(mine.size > 0 ? 1u : 0u);
     const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tasks(mine) : 0u);
     if (batches.total == 0) return;
-    const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total) : 0);
+    const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total, sole) : 0);
     if (mine.size == 0) return;
     const auto batch = static_cast<std::uint32_t>(before >> 32) + batches.before;
     flashmoe::publish(&cell_of(batch), encode(static_cast<std::uint32_t>(before) + tickets.before, mine));
@@ -90,8 +91,8 @@ class TaskRing {
 
   /// Publishes one batch of the group's. Collective.
   template <class Group>
-  FLASHMOE_HD void publish_one(const Group& group, const TaskBatch& batch) const {
-    if (group.leader()) publish(SoloGroup{}, batch);
+  FLASHMOE_HD void publish_one(const Group& group, const TaskBatch& batch, TaskCursor* sole = nullptr) const {
+    if (group.leader()) publish(SoloGroup{}, batch, sole);
     group.sync();
   }
 
@@ -137,6 +138,7 @@ class TaskRing {
   FLASHMOE_HD static TaskCursor cursor_of(std::uint64_t published) {
     return {static_cast<std::uint32_t>(published >> 32), static_cast<std::uint32_t>(published)};
   }
+  FLASHMOE_HD static std::uint64_t word_of(const TaskCursor& cursor) { return std::uint64_t{cursor.batch} << 32 | cursor.ticket; }
   FLASHMOE_HD std::uint64_t& cell_of(std::uint32_t batch) const { return cells_[batch & (capacity_ - 1)]; }
 
   // A cell: first ticket, then 2 bits of kind, 12 of index, 17 of size, 1 of narrow.
@@ -152,12 +154,18 @@ class TaskRing {
     return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what << 1 >> 15, what >> 31 != 0};
   }
 
-  /// Both halves at once, so that batches and their tickets have one order; a carry must not cross.
-  FLASHMOE_HD std::uint64_t reserve(std::uint32_t batches, std::uint32_t tickets) const {
-    return draw(&state_->published, [&](std::uint64_t before) {
+  /// Both halves at once, so that batches and their tickets have one order; a carry must not cross. A sole publisher need
+  /// not ask what is published. One thread.
+  FLASHMOE_HD std::uint64_t reserve(std::uint32_t batches, std::uint32_t tickets, TaskCursor* sole) const {
+    const auto after = [&](std::uint64_t before) {
       const TaskCursor next = cursor_of(before);
-      return std::uint64_t{next.batch + batches} << 32 | (next.ticket + tickets);
-    });
+      return word_of({next.batch + batches, next.ticket + tickets});
+    };
+    if (sole == nullptr) return draw(&state_->published, after);
+    const std::uint64_t before = word_of(*sole);
+    *sole = cursor_of(after(before));
+    set(&state_->published, word_of(*sole));
+    return before;
   }
 
   TaskRingState* state_;

@@ -79,10 +79,15 @@ class CpuHeap final : public SharedHeap {
   std::vector<std::shared_ptr<cpu::RankContext>> contexts_;  // [num_ranks], null until the rank's first layer
 };
 
+/// About as many as on a GPU (src/cuda/hopper/tile_shape.hpp).
+constexpr int kListedRoutes = 4096;
+
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const GroupOptions& options)
-      : options_{.roster = {.num_dispatchers = options.num_dispatchers, .num_processors = options.num_processors},
+      : options_{.roster = {.num_dispatchers = options.num_dispatchers,
+                            .num_processors = options.num_processors,
+                            .listed_routes = kListedRoutes},
                  .num_threads = options.num_threads} {}
 
   std::string engine_name(const Problem&) const override { return "cpu-openblas"; }

@@ -309,7 +309,7 @@ class CudaBackend final : public Backend {
     // The same for every dtype of an engine.
     const int service_warps = cuda_backend::kernel_entry(cuda_backend::engine_of(geometry), DType::bf16).service_warps;
     const int num_blocks = std::max(1, num_sms / ranks_here);
-    return make_local_layout(geometry, cuda_backend::roster_of(num_blocks, service_warps, geometry.num_ranks)).total_bytes;
+    return make_local_layout(geometry, cuda_backend::roster_of(geometry, num_blocks, service_warps)).total_bytes;
   }
   std::shared_ptr<SharedHeap> make_heap(const Geometry& geometry,
                                         std::unique_ptr<fabric::Bootstrap> meeting) const override {

@@ -60,13 +60,4 @@ inline constexpr int kServiceWarps = 4;
 inline constexpr int kBlockThreads = (kProcessorWarps + kServiceWarps) * 32;
 inline constexpr TraceRows kTraceRows{.processor_rows = 1, .service_warps = kServiceWarps, .helpers = 0};
 
-/// Actors a launch of `num_blocks` blocks runs. Service warps, counted through all blocks, run the subscribers, one a source
-/// where a quarter of the warps is enough for that, then the scheduler, then dispatchers.
-constexpr Roster roster_of(int num_blocks, int service_warps, int num_ranks) {
-  const int all = service_warps * num_blocks;
-  const int most = all / 4 > 0 ? all / 4 : 1;
-  const int subscribers = num_ranks < most ? num_ranks : most;
-  return {.num_dispatchers = all - subscribers - 1, .num_processors = num_blocks, .num_subscribers = subscribers};
-}
-
 }  // namespace flashmoe::cuda_backend

@@ -62,6 +62,17 @@ KernelEntry kernel_entry(Engine engine, DType dtype) {
   throw InvalidArgument("dtype fp32 runs on the cpu backend only: use tf32, which keeps fp32 storage, or backend cpu");
 }
 
+Roster roster_of(const Geometry& geometry, int num_blocks, int service_warps) {
+  const int all = service_warps * num_blocks;
+  const int subscribers = std::min(geometry.num_ranks, std::max(all / 4, 1));
+  const bool on_hopper = engine_of(geometry) == Engine::hopper;
+  return {.num_dispatchers = all - subscribers - 1,
+          .num_processors = num_blocks,
+          .num_subscribers = subscribers,
+          .num_combiners = all - subscribers - 1 + (on_hopper ? hopper::kConsumerWarps * num_blocks : 0),
+          .listed_routes = on_hopper ? hopper::listed_routes(geometry.num_local_experts) : 0};
+}
+
 Engine choose_engine(const Problem& problem, Engine wanted) {
   const bool runs = has_hopper_kernel(problem.dtype) && all_hopper(problem.num_ranks);
   if (wanted == Engine::hopper && !runs) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "actors/local_layout.hpp"
 #include "core/geometry.hpp"
 #include "cuda/trace_rows.hpp"
 #include "flashmoe/group.hpp"
@@ -37,6 +38,10 @@ KernelEntry kernel_entry(Engine engine, DType dtype);
 /// rank: 1.3 to 2.8 times as fast as portable on every shape of bench/gpu/engine_timing.cpp). Throws InvalidArgument
 /// when hopper is wanted and cannot run.
 Engine choose_engine(const Problem& problem, Engine wanted = Engine::automatic);
+
+/// Actors a launch of `num_blocks` blocks with `service_warps` each runs. Service warps, counted through all blocks, run the
+/// subscribers, one a source where a quarter of the warps is enough for that, then the scheduler, then dispatchers.
+Roster roster_of(const Geometry& geometry, int num_blocks, int service_warps);
 
 /// An engine's tile for a problem, and the m-blocks its intermediate ring keeps in L2.
 EngineTraits engine_traits(const Problem& problem, Engine wanted = Engine::automatic);

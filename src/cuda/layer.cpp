@@ -26,8 +26,8 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
                          entry.fewest_blocks);
   trace_rows_ = entry.trace_rows;
   kernel(dtype);  // refuses blocks that cannot all be resident, before memory is taken
-  local_layout_ = make_local_layout(
-      heap_->layout().geometry, roster_of(num_blocks_, entry.service_warps, heap_->layout().geometry.num_ranks));
+  const Geometry& geometry = heap_->layout().geometry;
+  local_layout_ = make_local_layout(geometry, roster_of(geometry, num_blocks_, entry.service_warps));
   local_ = DeviceMemory(device(), local_layout_.total_bytes);
   state_ = DeviceMemory(device(), sizeof(KernelState));
   last_launch_.create();

@@ -104,14 +104,15 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
 }
 
 /// `service` counts the service warps of all blocks, see roster_of(). `combiner_log`: of a combiner beside a dispatcher.
-template <DType dtype>
+/// `subscribers`: the group that the warp is as a subscriber.
+template <DType dtype, class SubscriberGroup = WarpGroup>
 __device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
-                                 WarpLog log, WarpLog combiner_log) {
+                                 WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {}) {
   const WarpGroup group;
   const int scheduler_warp = call.roster.num_subscribers;
   if (service < scheduler_warp) {
-    Subscriber<WarpGroup, Fabric> subscriber(call, fabric, service);
-    run_actor(args, call, group, Actor::subscriber, subscriber, log);
+    Subscriber<SubscriberGroup, Fabric> subscriber(call, fabric, service);
+    run_actor(args, call, subscribers, Actor::subscriber, subscriber, log);
   } else if (service == scheduler_warp) {
     Scheduler<WarpGroup> scheduler(call);
     run_actor(args, call, group, Actor::scheduler, scheduler, log);

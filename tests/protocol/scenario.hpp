@@ -99,7 +99,11 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
   p.max_tokens = it.geometry.max_tokens = 3 * std::max(it.geometry.wave_tokens, 2);
   it.geometry.lined_tokens = std::min(it.geometry.lined_tokens, static_cast<int>(p.max_tokens));
   for (int rank = 0; rank < p.num_ranks; ++rank) {
-    it.rosters.push_back({dice.between(1, 3), dice.between(1, 3), dice.between(1, p.num_ranks)});
+    it.rosters.push_back({.num_dispatchers = dice.between(1, 3),
+                          .num_processors = dice.between(1, 3),
+                          .num_subscribers = dice.between(1, p.num_ranks),
+                          .num_combiners = dice.between(1, 20),
+                          .listed_routes = dice.pick({0, 6, 100})});
   }
   it.flush_after_idle_steps = dice.pick({1, 4, 20});
 

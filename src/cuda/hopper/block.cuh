@@ -6,8 +6,10 @@
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
+//   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
 // Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
-// an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there.
+// an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
+// any wait.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +29,6 @@ inline constexpr int kMostRows = kTileRows + kExtraRows;
 inline constexpr int kStageTokenBytes = kMostRows * kStageRowBytes;
 inline constexpr int kStageWeightBytes = kTileColumns * kStageRowBytes;
 inline constexpr int kStageBytes = kStageTokenBytes + kStageWeightBytes;
-
-/// Staging area of one consumer warp: 16 rows of 64 columns, or 4 rows of a whole tile.
-inline constexpr int kStagingBytes = 2048;
 
 /// One task, with what its rows are.
 struct TaskSlot {
@@ -62,6 +61,7 @@ struct BlockMemory {
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   Barrier cells[kConsumerWarps];  ///< the bytes of result cells that a consumer warp combines
+  Barrier listed;              ///< every consumer, when the list of own routes is made
   TraceLog logs[kTraceRows.total()];
 
   __device__ void init_barriers() {
@@ -72,6 +72,7 @@ struct BlockMemory {
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     for (Barrier& barrier : cells) barrier.init(1);
+    listed.init(kConsumerWarps * 32);
     fence_barrier_init();
   }
 };

@@ -5,6 +5,7 @@
 #include "cuda/hopper/consumer.cuh"
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/loader.cuh"
+#include "cuda/hopper/own_list.cuh"
 #include "cuda/service.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
-                              WarpLog{block.logs, rows.combiner(0) - kForemen});
+                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed});
     } else if (runs) {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   } else {
     take_registers<kConsumerRegisters>();
     if (runs) {
+      if (blockIdx.x == 0 && call.lists_at_once()) OwnList(call, block, warp - kFirstConsumer).make();
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
       help_combine<dtype>(args, call, block, warp - kFirstConsumer,
                           WarpLog{block.logs, rows.helper(0) - kFirstConsumer});

@@ -52,6 +52,16 @@ inline constexpr TraceRows kTraceRows{.processor_rows = 4, .service_warps = kSer
 /// Subscriber, scheduler and a dispatcher want a service warp each.
 inline constexpr int kFewestBlocks = 3;
 
+/// Staging area of one consumer warp: 16 rows of 64 columns, or 4 rows of a whole tile.
+inline constexpr int kStagingBytes = 2048;
+
+/// Most routes of own tokens that the first block's consumers list (own_list.cuh), if their staging areas hold a sum a warp
+/// and a count a warp and expert, of 4 and 2 bytes. With more routes planners are as fast.
+constexpr int listed_routes(int num_local_experts) {
+  constexpr int kMost = 8192;
+  return kConsumerWarps * (4 + 2 * num_local_experts) <= kConsumerWarps * kStagingBytes ? kMost : 0;
+}
+
 // Registers a thread, of the first warpgroup and of the consumers. At launch it is 168.
 inline constexpr int kServiceRegisters = 136;
 inline constexpr int kConsumerRegisters = 184;
