@@ -122,12 +122,15 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
 namespace {
 
 /// Products over `k` that a task takes together, of `products` an m-block has. Short tasks cost more to hand out than they
-/// compute; long ones leave processors without work where there are few.
+/// compute; long ones leave processors without work where there are few. Where experts have less than a full m-block there are
+/// few tasks, and what they wait for is weights: half as long is long enough.
 int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products) {
   constexpr std::int64_t kFewestTasks = 1024;
-  const std::int64_t rows = max_tokens * g.num_ranks * g.top_k / g.num_experts();  // of an expert, if routing is even
-  const std::int64_t m_blocks = rows / g.tile.rows * g.num_local_experts;
-  const int wanted = std::clamp(g.tile.task_elements / k, 1, std::min(products, kMostTilesOfTask));
+  const std::int64_t routes = max_tokens * g.top_k;  // to a rank, if routing is even
+  const std::int64_t full_blocks = routes / g.num_local_experts / g.tile.rows;
+  const std::int64_t m_blocks = std::min(std::max<std::int64_t>(full_blocks, 1) * g.num_local_experts, routes);
+  const int elements = full_blocks > 0 ? g.tile.task_elements : g.tile.task_elements / 2;
+  const int wanted = std::clamp(elements / k, 1, std::min(products, kMostTilesOfTask));
   return m_blocks * products < kFewestTasks ? 1 : wanted;
 }
 

@@ -144,6 +144,24 @@ TEST(Forms, short_tiles_are_taken_together_where_there_are_many) {
   EXPECT_EQ(plan_call(qwen(8192), plan_geometry(qwen(8192), kEngine), 8192).down_tiles, 1);
 }
 
+TEST(Forms, few_rows_of_narrow_experts_are_taken_together_but_half_as_long) {
+  EngineTraits engine = kEngine;
+  engine.tile.task_elements = 2048;
+  const auto down_tiles = [&](int intermediate, std::int64_t max_tokens, int top_k = 8) {
+    Problem problem = qwen(8192);
+    problem.num_ranks = 1;
+    problem.intermediate = intermediate;
+    problem.top_k = top_k;
+    return plan_call(problem, plan_geometry(problem, engine), max_tokens).down_tiles;
+  };
+  EXPECT_EQ(down_tiles(256, 4096), 8);  // 2 full m-blocks an expert
+  EXPECT_EQ(down_tiles(256, 1024), 4);  // 64 rows
+  EXPECT_EQ(down_tiles(768, 1024), 1);
+  EXPECT_EQ(down_tiles(256, 64), 4);
+  EXPECT_EQ(down_tiles(256, 64, 1), 1);  // of 64 m-blocks at most, with 8 down tiles each
+  EXPECT_EQ(down_tiles(256, 16), 1);  // lined
+}
+
 TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_the_call_alone) {
   EngineTraits engine = kEngine;
   engine.tile.down_columns = 128;

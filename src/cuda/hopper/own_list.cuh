@@ -45,6 +45,7 @@ class OwnList {
       publish(&call_.landed(slot_)[expert], landed);
     }
     block_.listed.arrive();
+    if (thread_ % 128 == 0) block_.logs[kFirstConsumerRow + warp_ / 4].worked();
   }
 
  private:
