@@ -48,6 +48,12 @@ struct Call {
   FLASHMOE_HD bool lined() const { return plan.wire_form == WireForm::lined; }
   FLASHMOE_HD bool pre_reduced() const { return plan.result_form == ResultForm::pre_reduced; }
 
+  /// The `offset`-th rank after this one, round. offset: below num_ranks
+  FLASHMOE_HD int peer_at(int offset) const {
+    const int peer = rank + offset;
+    return peer < geometry().num_ranks ? peer : peer - geometry().num_ranks;
+  }
+
   /// Own waves of this call; a lined call is one wave.
   FLASHMOE_HD std::int64_t own_waves() const {
     return lined() ? (num_tokens > 0 ? 1 : 0) : num_waves(geometry(), num_tokens);

@@ -1,18 +1,16 @@
 // Dispatcher: announces the epoch, plans where this rank's tokens go, and pushes route lists and rows to the
-// experts' ranks. In lined form it also lands the rows that arrive as lines.
+// experts' ranks.
 //
 // A rank runs `roster.num_dispatchers` of them. In counted form the first few plan each wave together
 // (count | place), and all push their share of it (rows once it is counted, lists once it is placed, signals); no wave is
-// planned before the one before it is pushed. In lined form they need no step: ids go out first, and every receiver works
-// the lists out for itself.
+// planned before the one before it is pushed. Lined form: lined_dispatcher.hpp.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "actors/call.hpp"
 #include "actors/chunk_planner.hpp"
-#include "actors/line_io.hpp"
+#include "actors/lined_dispatcher.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
 #include "actors/step.hpp"
@@ -22,7 +20,8 @@ namespace flashmoe {
 template <class Group, class Fabric>
 class Dispatcher {
  public:
-  FLASHMOE_HD Dispatcher(const Call& call, Fabric fabric, int index) : call_(call), fabric_(fabric), index_(index) {}
+  FLASHMOE_HD Dispatcher(const Call& call, Fabric fabric, int index)
+      : call_(call), fabric_(fabric), index_(index), lined_(call, fabric, index) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     switch (phase_) {
@@ -37,19 +36,17 @@ class Dispatcher {
       case Phase::send_lists: return send_lists(group);
       case Phase::end_wave: return end_wave(group);
       case Phase::check_ids: return check_ids(group);
-      case Phase::send_ids: return send_ids(group);
-      case Phase::push_lines: return push_lines(group);
-      case Phase::land_lines: return land_lines(group);
+      case Phase::lined: return lined_.step(group);
       case Phase::done: return Step::finished;
     }
     return Step::finished;
   }
 
-  FLASHMOE_HD const Wait& wait() const { return wait_; }
+  FLASHMOE_HD const Wait& wait() const { return phase_ == Phase::lined ? lined_.wait() : wait_; }
 
   /// Whether its rows of the first wave are on their way, or there are none.
   FLASHMOE_HD bool has_pushed() const {
-    return wave_ > 0 || phase_ == Phase::land_lines || phase_ == Phase::done;
+    return phase_ == Phase::lined ? lined_.has_pushed() : wave_ > 0 || phase_ == Phase::done;
   }
 
  private:
@@ -57,18 +54,14 @@ class Dispatcher {
     announce,
     gate, count, place, await_counts, push_rows, signal_rows, await_plan, send_lists, end_wave,  // counted
     check_ids,                                                                                   // counted, alone
-    send_ids, push_lines, land_lines,                                                            // lined
+    lined,
     done,
   };
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
   FLASHMOE_HD std::uint64_t wave_number() const { return static_cast<std::uint64_t>(wave_); }
   FLASHMOE_HD std::uint64_t ring() const { return static_cast<std::uint64_t>(geometry().wave_ring); }
-  /// offset: below num_ranks
-  FLASHMOE_HD int peer_at(int offset) const {
-    const int peer = call_.rank + offset;
-    return peer < geometry().num_ranks ? peer : peer - geometry().num_ranks;
-  }
+  FLASHMOE_HD int peer_at(int offset) const { return call_.peer_at(offset); }
   FLASHMOE_HD int num_peers() const { return geometry().num_ranks - 1; }
 
   FLASHMOE_HD Step waiting(SignalKind signal, int peer, std::uint64_t expected, std::uint64_t seen) {
@@ -89,7 +82,7 @@ class Dispatcher {
       }
     }
     if (call_.lined()) {
-      phase_ = Phase::send_ids;
+      phase_ = Phase::lined;
     } else {
       sequence_ = call_.epoch_state().wave_sequence[call_.rank];
       enter_wave();
@@ -290,7 +283,7 @@ class Dispatcher {
       const RouteImage image = call_.own_image(peer, ring_slot_);
       const std::int64_t words =
           RouteImage::num_words(image.num_local_experts, image.num_entries(), call_.plan.list_weights);
-      put_share(group, peer, call_.heap.list(call_.rank, ring_slot_),
+      put_share(group, fabric_, peer, call_.heap.list(call_.rank, ring_slot_),
                 {.words = image.words,
                  .num_words = words,
                  .tag = line_tag(call_.generation, sequence_),
@@ -299,22 +292,6 @@ class Dispatcher {
     part_ += call_.roster.num_dispatchers;
     if (part_ >= num_peers() * parts) phase_ = then_;
     return Step::advanced;
-  }
-
-  /// Some of the lines that `num_words` words make.
-  struct LineShare {
-    const std::uint64_t* words;
-    std::int64_t num_words;
-    std::uint64_t tag;
-    TokenRange lines;
-  };
-  FLASHMOE_HD void put_share(const Group& group, int peer, std::size_t offset, const LineShare& share) {
-    const std::int64_t first = share.lines.begin * Line::kDataWords;
-    const std::int64_t end =
-        share.lines.end * Line::kDataWords < share.num_words ? share.lines.end * Line::kDataWords : share.num_words;
-    if (first >= end) return;
-    fabric_.put_lines(group, peer, offset + static_cast<std::size_t>(share.lines.begin) * sizeof(Line),
-                      share.words + first, end - first, share.tag);
   }
 
   FLASHMOE_HD Step end_wave(const Group& group) {
@@ -346,134 +323,9 @@ class Dispatcher {
     return Step::advanced;
   }
 
-  // ---- lined form ----------------------------------------------------------------------------------------------
-
-  /// This dispatcher's share of the ids (and weights), packed two a word, to every rank.
-  FLASHMOE_HD Step send_ids(const Group& group) {
-    const Geometry& g = geometry();
-    tokens_ = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
-    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens_);
-    if (wrong >= 0) return fail_wrong_id(wrong);
-    if (g.num_ranks == 1) {
-      phase_ = Phase::done;
-      return Step::finished;
-    }
-    const std::int64_t routes = call_.num_tokens * g.top_k;
-    const std::int64_t id_words = lined_id_words(g, call_.num_tokens, false);
-    const std::int64_t words = lined_id_words(g, call_.num_tokens, call_.plan.list_weights);
-    const TokenRange lines = share_of(num_lines(words), call_.roster.num_dispatchers, index_);
-    const std::int64_t end = lines.end * Line::kDataWords < words ? lines.end * Line::kDataWords : words;
-    std::uint64_t* packed = call_.lined_ids(call_.rank);
-    for (std::int64_t word = lines.begin * Line::kDataWords + group.index(); word < end; word += group.size()) {
-      packed[word] = word < id_words ? pack_pair(call_.topk_ids, 2 * word, routes)
-                                     : pack_pair(call_.topk_weights, 2 * (word - id_words), routes);
-    }
-    group.sync();
-    for (int offset = 1; offset < g.num_ranks; ++offset) {
-      put_share(group, peer_at(offset), call_.heap.lined_ids(call_.rank, call_.epoch),
-                {.words = packed,
-                 .num_words = words,
-                 .tag = line_tag(call_.generation, call_.epoch),
-                 .lines = lines});
-    }
-    begin_lined_rows(group);
-    return Step::advanced;
-  }
-
-  template <class T>
-  FLASHMOE_HD static std::uint64_t pack_pair(const T* values, std::int64_t first, std::int64_t count) {
-    static_assert(sizeof(T) == 4);
-    std::uint32_t low = 0;
-    std::uint32_t high = 0;
-    memcpy(&low, values + first, 4);
-    if (first + 1 < count) memcpy(&high, values + first + 1, 4);
-    return low | (std::uint64_t{high} << 32);
-  }
-
-  /// Next slot on every rank, counted over the tokens before this dispatcher's.
-  FLASHMOE_HD void begin_lined_rows(const Group& group) {
-    const Geometry& g = geometry();
-    for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int destination = peer_at(offset);
-      std::uint32_t slots = 0;
-      for (std::int64_t base = 0; base < tokens_.begin; base += group.size()) {
-        const std::int64_t token = base + group.index();
-        const bool goes = token < tokens_.begin && goes_to(g, call_.topk_ids + token * g.top_k, destination);
-        slots += group.number(goes).total;
-      }
-      if (group.leader()) {
-        call_.pushed_rows(index_)[destination] = {slots, 0};
-        call_.lined_cursors(index_)[destination] = static_cast<std::uint32_t>(index_);
-      }
-    }
-    group.sync();
-    phase_ = Phase::push_lines;
-  }
-
-  FLASHMOE_HD Step push_lines(const Group& group) {
-    const Geometry& g = geometry();
-    if (tokens_.size() == 0) {
-      phase_ = Phase::land_lines;
-      return Step::advanced;
-    }
-    const std::int64_t token = tokens_.begin++;
-    for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int peer = peer_at(offset);
-      if (!goes_to(g, call_.topk_ids + token * g.top_k, peer)) continue;
-      PushedRows& rows = call_.pushed_rows(index_)[peer];
-      fabric_.put_row_lines(group, peer, call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count),
-                            call_.x_row(token), g.row_words(), line_tag(call_.generation, call_.epoch));
-      group.sync();
-      if (group.leader()) ++rows.count;
-      group.sync();
-    }
-    return Step::advanced;
-  }
-
-  /// Copies this dispatcher's share of every source's rows out of their lines as they come.
-  FLASHMOE_HD Step land_lines(const Group& group) {
-    const Geometry& g = geometry();
-    std::uint32_t* cursors = call_.lined_cursors(index_);
-    bool advanced = false;
-    bool missing = false;
-    for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int source = peer_at(offset);
-      const std::uint64_t ready = group.broadcast(group.leader() ? peek(call_.lined_ready(source)) : 0);
-      if (ready == 0) {
-        note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});
-        continue;
-      }
-      const std::uint32_t slot = cursors[source];
-      if (slot >= ready - 1) continue;
-      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_row(source, call_.epoch, slot));
-      const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
-      if (!try_load_lines(group, lines, g.row_words(), tag, call_.lined_row(source, slot))) {
-        note_missing(missing, {SignalKind::row_lines, source, slot, 0});
-        continue;
-      }
-      group.sync();
-      if (group.leader()) {
-        cursors[source] = slot + static_cast<std::uint32_t>(call_.roster.num_dispatchers);
-        join(call_.lined_arrivals(source) + slot / static_cast<std::uint32_t>(g.slot_block), std::uint64_t{1});
-      }
-      group.sync();
-      advanced = true;
-    }
-    if (advanced) return Step::advanced;
-    if (missing) return Step::idle;
-    phase_ = Phase::done;
-    return Step::finished;
-  }
-
-  FLASHMOE_HD void note_missing(bool& missing, const Wait& wait) {
-    if (!missing || outranks(wait, wait_)) wait_ = wait;
-    missing = true;
-  }
-
+  /// `route`: of the wave.
   FLASHMOE_HD Step fail_wrong_id(std::int64_t route) {
-    const std::int64_t flat = call_.wave_begin(wave_) * geometry().top_k + route;
-    wait_ = {SignalKind::wrong_id, call_.rank, static_cast<std::uint64_t>(flat),
-             static_cast<std::uint64_t>(static_cast<std::int64_t>(call_.topk_ids[flat]))};
+    wait_ = wrong_id(call_, call_.wave_begin(wave_) * geometry().top_k + route);
     return Step::failed;
   }
 
@@ -489,10 +341,11 @@ class Dispatcher {
   int part_ = 0;                       ///< of the lists: the next to send here
   bool sends_lists_ = false;           ///< or has sent
   Phase then_ = Phase::done;           ///< after the lists
-  TokenRange tokens_;                  ///< to push here, of the wave (lined: left to push)
+  TokenRange tokens_;                  ///< to push here, of the wave
   std::int64_t next_token_ = 0;        ///< of these, to the rank at peer_offset_
   int peer_offset_ = 0;
   PushedRows rows_;                    ///< pushed to that rank so far
+  LinedDispatcher<Group, Fabric> lined_;
   Wait wait_;
 };
 

@@ -8,6 +8,7 @@
 #include "actors/call.hpp"
 #include "actors/group.hpp"
 #include "actors/signal.hpp"
+#include "actors/step.hpp"
 
 namespace flashmoe {
 
@@ -47,6 +48,25 @@ FLASHMOE_HD inline TokenRange share_of(std::int64_t count, int num_parts, int pa
   const std::int64_t longer = count - std::int64_t{each} * num_parts;  // shares of one item more: the first ones
   const auto begin_of = [&](int at) { return std::int64_t{each} * at + (at < longer ? at : longer); };
   return {begin_of(part), begin_of(part + 1)};
+}
+
+/// Some of the lines that `num_words` words make.
+struct LineShare {
+  const std::uint64_t* words;
+  std::int64_t num_words;
+  std::uint64_t tag;
+  TokenRange lines;
+};
+
+/// Stores them in `peer`'s heap, where all of them begin at `offset`.
+template <class Group, class Fabric>
+FLASHMOE_HD void put_share(const Group& group, const Fabric& fabric, int peer, std::size_t offset, const LineShare& share) {
+  const std::int64_t first = share.lines.begin * Line::kDataWords;
+  const std::int64_t end =
+      share.lines.end * Line::kDataWords < share.num_words ? share.lines.end * Line::kDataWords : share.num_words;
+  if (first >= end) return;
+  fabric.put_lines(group, peer, offset + static_cast<std::size_t>(share.lines.begin) * sizeof(Line), share.words + first,
+                   end - first, share.tag);
 }
 
 /// Rank of a route's expert, or -1 where the route is masked.
@@ -121,6 +141,12 @@ FLASHMOE_HD std::int64_t find_wrong_id(const Group& group, const Geometry& g, co
     }
   }
   return -1;
+}
+
+/// Why a dispatcher fails: route `route` of the call.
+FLASHMOE_HD inline Wait wrong_id(const Call& call, std::int64_t route) {
+  return {SignalKind::wrong_id, call.rank, static_cast<std::uint64_t>(route),
+          static_cast<std::uint64_t>(static_cast<std::int64_t>(call.topk_ids[route]))};
 }
 
 /// Adds the routes of `tokens` to expert first_expert + e to counts[e], for e < num_experts. The counts are whole once the

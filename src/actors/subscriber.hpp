@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "actors/call.hpp"
+#include "actors/landed_rows.hpp"
 #include "actors/line_io.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
@@ -46,11 +47,8 @@ class Subscriber {
  private:
   enum class Outcome : std::uint8_t { idle, advanced, failed };
 
-  /// Experts of a thread whose loads are under way at once.
-  static constexpr int kExpertsEach = 2;
-
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
-  FLASHMOE_HD int source_at(int offset) const { return (call_.rank + offset) % geometry().num_ranks; }
+  FLASHMOE_HD int source_at(int offset) const { return call_.peer_at(offset); }
   FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
     if (call_.lined()) return 0;
     return static_cast<int>((call_.source_state(source).sequence + wave) % static_cast<std::uint64_t>(geometry().wave_ring));
@@ -298,7 +296,7 @@ class Subscriber {
     if (group.leader()) offsets[g.num_local_experts] = total;
     group.sync();
     // From here on the image is not read: with its last route taken, planners may write the next wave's into it.
-    if (source == call_.rank) advance_cursors(group, wave_slot, image, num_slots, num_slots);
+    if (source == call_.rank) advance_cursors(group, call_, wave_slot, image, num_slots, num_slots);
     count_opened(group, source, slot, num_entries);
   }
 
@@ -361,7 +359,7 @@ class Subscriber {
     }
     if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
     group.sync();
-    advance_cursors(group, wave_slot, image, landed, num_slots);
+    advance_cursors(group, call_, wave_slot, image, landed, num_slots);
     if (landed == num_slots && !call_.lined()) settle_bases(group, wave_slot, num_slots);
     if (group.leader()) {
       state.slots_landed = landed == num_slots ? 0 : landed;
@@ -379,66 +377,6 @@ class Subscriber {
     if (call_.lined()) return observe<Scope::device>(call_.lined_arrivals(source) + block);
     return observe<Scope::system>(
         call_.heap_at<std::uint64_t>(call_.heap.arrival(source, slot, static_cast<int>(block))));
-  }
-
-  /// An expert's landed entries are those whose slot has landed; slots ascend inside an expert. When all slots have, the
-  /// image is not read.
-  FLASHMOE_HD void advance_cursors(const Group& group, int wave_slot, const RouteImage& image, std::uint32_t landed,
-                                   std::uint32_t num_slots) {
-    const std::uint32_t* offsets = call_.expert_offsets(wave_slot);
-    FLASHMOE_ROLLED
-    for (int first = 0; first < geometry().num_local_experts; first += kExpertsEach * group.size()) {
-      std::uint32_t* cursors[kExpertsEach];
-      std::uint32_t begins[kExpertsEach];
-      std::uint32_t low[kExpertsEach];
-      std::uint32_t high[kExpertsEach];
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kExpertsEach; ++i) {
-        const int expert = first + i * group.size() + group.index();
-        cursors[i] = nullptr;
-        begins[i] = low[i] = high[i] = 0;
-        if (expert >= geometry().num_local_experts) continue;
-        cursors[i] = &call_.landed(wave_slot)[expert];
-        begins[i] = offsets[expert];
-        high[i] = offsets[expert + 1] - begins[i];
-        low[i] = landed == num_slots ? high[i] : *cursors[i] - call_.wave_base(wave_slot)[expert];
-      }
-      find_entries(image, begins, landed, low, high);
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kExpertsEach; ++i) {
-        const int expert = first + i * group.size() + group.index();
-        if (cursors[i] != nullptr) low[i] += call_.wave_base(wave_slot)[expert];
-      }
-      publish_all(cursors, low);
-    }
-    group.sync();
-  }
-
-  /// low[i]: the first entry of expert i, counted from begins[i], between low[i] and high[i], whose slot has not landed. By
-  /// halves, the experts side by side: each look takes as long as memory does.
-  FLASHMOE_HD static void find_entries(const RouteImage& image, const std::uint32_t (&begins)[kExpertsEach],
-                                       std::uint32_t landed, std::uint32_t (&low)[kExpertsEach],
-                                       std::uint32_t (&high)[kExpertsEach]) {
-    bool found = false;
-    while (!found) {
-      std::uint32_t slots[kExpertsEach];
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kExpertsEach; ++i) {
-        if (low[i] < high[i]) slots[i] = image.entry(begins[i] + (low[i] + high[i]) / 2).slot;
-      }
-      found = true;
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kExpertsEach; ++i) {
-        if (low[i] >= high[i]) continue;
-        const std::uint32_t middle = (low[i] + high[i]) / 2;
-        if (slots[i] < landed) {
-          low[i] = middle + 1;
-        } else {
-          high[i] = middle;
-        }
-        found = found && low[i] >= high[i];
-      }
-    }
   }
 
   /// The arrival counters never restart: remember what this wave added to each.

@@ -1,0 +1,175 @@
+// Dispatcher in lined form: sends ids first, then rows as lines, from which every receiver works the lists out for itself; and
+// lands the rows that arrive as lines. No step waits for other dispatchers.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "actors/call.hpp"
+#include "actors/line_io.hpp"
+#include "actors/route_plan.hpp"
+#include "actors/signal.hpp"
+#include "actors/step.hpp"
+
+namespace flashmoe {
+
+template <class Group, class Fabric>
+class LinedDispatcher {
+ public:
+  FLASHMOE_HD LinedDispatcher(const Call& call, Fabric fabric, int index) : call_(call), fabric_(fabric), index_(index) {}
+
+  FLASHMOE_HD Step step(const Group& group) {
+    switch (phase_) {
+      case Phase::send_ids: return send_ids(group);
+      case Phase::push_lines: return push_lines(group);
+      case Phase::land_lines: return land_lines(group);
+      case Phase::done: return Step::finished;
+    }
+    return Step::finished;
+  }
+
+  FLASHMOE_HD const Wait& wait() const { return wait_; }
+
+  /// Whether its rows are on their way, or there are none.
+  FLASHMOE_HD bool has_pushed() const { return phase_ == Phase::land_lines || phase_ == Phase::done; }
+
+ private:
+  enum class Phase : std::uint8_t { send_ids, push_lines, land_lines, done };
+
+  FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+  FLASHMOE_HD int peer_at(int offset) const { return call_.peer_at(offset); }
+
+  /// This dispatcher's share of the ids (and weights), packed two a word, to every rank.
+  FLASHMOE_HD Step send_ids(const Group& group) {
+    const Geometry& g = geometry();
+    tokens_ = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
+    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens_);
+    if (wrong >= 0) {
+      wait_ = wrong_id(call_, wrong);
+      return Step::failed;
+    }
+    if (g.num_ranks == 1) {
+      phase_ = Phase::done;
+      return Step::finished;
+    }
+    const std::int64_t routes = call_.num_tokens * g.top_k;
+    const std::int64_t id_words = lined_id_words(g, call_.num_tokens, false);
+    const std::int64_t words = lined_id_words(g, call_.num_tokens, call_.plan.list_weights);
+    const TokenRange lines = share_of(num_lines(words), call_.roster.num_dispatchers, index_);
+    const std::int64_t end = lines.end * Line::kDataWords < words ? lines.end * Line::kDataWords : words;
+    std::uint64_t* packed = call_.lined_ids(call_.rank);
+    for (std::int64_t word = lines.begin * Line::kDataWords + group.index(); word < end; word += group.size()) {
+      packed[word] = word < id_words ? pack_pair(call_.topk_ids, 2 * word, routes)
+                                     : pack_pair(call_.topk_weights, 2 * (word - id_words), routes);
+    }
+    group.sync();
+    for (int offset = 1; offset < g.num_ranks; ++offset) {
+      put_share(group, fabric_, peer_at(offset), call_.heap.lined_ids(call_.rank, call_.epoch),
+                {.words = packed,
+                 .num_words = words,
+                 .tag = line_tag(call_.generation, call_.epoch),
+                 .lines = lines});
+    }
+    begin_lined_rows(group);
+    return Step::advanced;
+  }
+
+  template <class T>
+  FLASHMOE_HD static std::uint64_t pack_pair(const T* values, std::int64_t first, std::int64_t count) {
+    static_assert(sizeof(T) == 4);
+    std::uint32_t low = 0;
+    std::uint32_t high = 0;
+    memcpy(&low, values + first, 4);
+    if (first + 1 < count) memcpy(&high, values + first + 1, 4);
+    return low | (std::uint64_t{high} << 32);
+  }
+
+  /// Next slot on every rank, counted over the tokens before this dispatcher's.
+  FLASHMOE_HD void begin_lined_rows(const Group& group) {
+    const Geometry& g = geometry();
+    for (int offset = 1; offset < g.num_ranks; ++offset) {
+      const int destination = peer_at(offset);
+      std::uint32_t slots = 0;
+      for (std::int64_t base = 0; base < tokens_.begin; base += group.size()) {
+        const std::int64_t token = base + group.index();
+        const bool goes = token < tokens_.begin && goes_to(g, call_.topk_ids + token * g.top_k, destination);
+        slots += group.number(goes).total;
+      }
+      if (group.leader()) {
+        call_.pushed_rows(index_)[destination] = {slots, 0};
+        call_.lined_cursors(index_)[destination] = static_cast<std::uint32_t>(index_);
+      }
+    }
+    group.sync();
+    phase_ = Phase::push_lines;
+  }
+
+  FLASHMOE_HD Step push_lines(const Group& group) {
+    const Geometry& g = geometry();
+    if (tokens_.size() == 0) {
+      phase_ = Phase::land_lines;
+      return Step::advanced;
+    }
+    const std::int64_t token = tokens_.begin++;
+    for (int offset = 1; offset < g.num_ranks; ++offset) {
+      const int peer = peer_at(offset);
+      if (!goes_to(g, call_.topk_ids + token * g.top_k, peer)) continue;
+      PushedRows& rows = call_.pushed_rows(index_)[peer];
+      fabric_.put_row_lines(group, peer, call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count),
+                            call_.x_row(token), g.row_words(), line_tag(call_.generation, call_.epoch));
+      group.sync();
+      if (group.leader()) ++rows.count;
+      group.sync();
+    }
+    return Step::advanced;
+  }
+
+  /// Copies this dispatcher's share of every source's rows out of their lines as they come.
+  FLASHMOE_HD Step land_lines(const Group& group) {
+    const Geometry& g = geometry();
+    std::uint32_t* cursors = call_.lined_cursors(index_);
+    bool advanced = false;
+    bool missing = false;
+    for (int offset = 1; offset < g.num_ranks; ++offset) {
+      const int source = peer_at(offset);
+      const std::uint64_t ready = group.broadcast(group.leader() ? peek(call_.lined_ready(source)) : 0);
+      if (ready == 0) {
+        note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});
+        continue;
+      }
+      const std::uint32_t slot = cursors[source];
+      if (slot >= ready - 1) continue;
+      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_row(source, call_.epoch, slot));
+      const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
+      if (!try_load_lines(group, lines, g.row_words(), tag, call_.lined_row(source, slot))) {
+        note_missing(missing, {SignalKind::row_lines, source, slot, 0});
+        continue;
+      }
+      group.sync();
+      if (group.leader()) {
+        cursors[source] = slot + static_cast<std::uint32_t>(call_.roster.num_dispatchers);
+        join(call_.lined_arrivals(source) + slot / static_cast<std::uint32_t>(g.slot_block), std::uint64_t{1});
+      }
+      group.sync();
+      advanced = true;
+    }
+    if (advanced) return Step::advanced;
+    if (missing) return Step::idle;
+    phase_ = Phase::done;
+    return Step::finished;
+  }
+
+  FLASHMOE_HD void note_missing(bool& missing, const Wait& wait) {
+    if (!missing || outranks(wait, wait_)) wait_ = wait;
+    missing = true;
+  }
+
+  const Call& call_;
+  Fabric fabric_;
+  int index_;
+  Phase phase_ = Phase::send_ids;
+  TokenRange tokens_;  ///< left to push
+  Wait wait_;
+};
+
+}  // namespace flashmoe
