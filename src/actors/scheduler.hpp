@@ -39,7 +39,6 @@ class Scheduler {
     // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
     if (!cutting_ && closed_ != kAllWavesClosed) read_progress(group);
     if (cutting_) return cut_next(group);
-    if (!rehearsed_) return rehearse();
     if (num_downs_ == num_cut_ && no_more_tasks()) return publish_exits(group);
     return flush_if_starved();
   }
@@ -79,16 +78,7 @@ class Scheduler {
     version_ = version;
   }
 
-  /// A pass over the first experts that cuts and publishes none, or what has landed meanwhile: a GPU fetches the code that it
-  /// has not run yet, and there is time for that only now.
-  FLASHMOE_HD Step rehearse() {
-    start_pass(false);
-    rehearsing_ = true;
-    return Step::idle;
-  }
-
   FLASHMOE_HD void start_pass(bool flushing) {
-    rehearsed_ = true;
     cutting_ = true;
     flushing_ = flushing;
     first_expert_ = 0;
@@ -344,8 +334,9 @@ class Scheduler {
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
   TaskCursor published_;  ///< of a sole publisher, the leader's
-  bool rehearsed_ = false;  ///< a pass was made, of whatever
-  bool rehearsing_ = false;
+  /// The first pass is over the first experts alone, which mostly have nothing yet: a GPU fetches the code that it has not run
+  /// yet, and there is time for that only now.
+  bool rehearsing_ = true;
   std::uint32_t closed_ = 0;
   std::uint32_t version_ = 0;
   std::uint64_t num_cut_ = 0;
@@ -355,7 +346,7 @@ class Scheduler {
   std::uint32_t my_pending_ = 0;   ///< rows of this thread's expert
   bool looked_ = false;            ///< my_pending_ is known
   int idle_steps_ = 0;
-  bool cutting_ = false;
+  bool cutting_ = true;
   bool flushing_ = false;
   bool finished_ = false;
   Wait wait_;
