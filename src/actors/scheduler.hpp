@@ -142,6 +142,7 @@ class Scheduler {
       const int ahead = leaders_unclaimed(group);  // read beside the rows
       if (!looked_) my_pending_ = expert < geometry().num_local_experts ? pending_rows(expert) : 0;
       looked_ = true;
+      if (rehearsing_) my_pending_ = 0;
       const Scan wanted = group.scan(wanted_blocks());
       if (wanted.total > 0 || rehearsing_) return cut(group, expert, wanted, ahead);
       looked_ = false;
@@ -334,8 +335,8 @@ class Scheduler {
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
   TaskCursor published_;  ///< of a sole publisher, the leader's
-  /// The first pass is over the first experts alone, which mostly have nothing yet: a GPU fetches the code that it has not run
-  /// yet, and there is time for that only now.
+  /// The first pass looks at the first experts alone and cuts nothing: a GPU fetches the code that it has not run yet, and
+  /// there is time for that only now.
   bool rehearsing_ = true;
   std::uint32_t closed_ = 0;
   std::uint32_t version_ = 0;
