@@ -65,8 +65,9 @@ struct Call {
     return rest < geometry().wave_tokens ? rest : geometry().wave_tokens;
   }
 
-  /// Whether the routes of this rank's own tokens are listed at once, where they are received, if they are few: always so in
-  /// lined form, and in counted form where no other rank wants a list of them, so that no planners need confer.
+  /// Whether the routes of this rank's own tokens are listed at once, from the ids, because they are few. In counted form
+  /// only where no other rank wants a list of them: then no planners confer. (Lined lists are made from the ids anyway; there it
+  /// says that an engine with threads to spare may do it for the subscriber.)
   FLASHMOE_HD bool lists_at_once() const {
     const bool alone = geometry().num_ranks == 1 && !pre_reduced() && num_tokens <= geometry().wave_tokens;
     return num_tokens > 0 && num_tokens * geometry().top_k <= roster.listed_routes && (lined() || alone);
@@ -76,9 +77,9 @@ struct Call {
     return topk_ids + wave_begin(wave) * geometry().top_k;
   }
 
-  /// Ranges of columns in which combiners take the tokens of a call in counted form: more where tokens are few, but no more
-  /// than there are combiners in the end, as a second part takes each of them as long as the first. A part is at least what a
-  /// warp reads of a cell at once.
+  /// Ranges of columns in which combiners take the tokens of a call in counted form: more where tokens are few, but so that each
+  /// combiner of the call's end has one at most, as two would take twice as long. A part is at least what a warp reads of a
+  /// cell at once.
   FLASHMOE_HD int combine_parts() const {
     constexpr int kFewestBytes = 512;
     int parts = 1;

@@ -3,7 +3,8 @@
 //
 // A rank runs `roster.num_dispatchers` of them. In counted form the first few plan each wave together
 // (count | place), and all push their share of it (rows once it is counted, lists once it is placed, signals); no wave is
-// planned before the one before it is pushed. Lined form: lined_dispatcher.hpp.
+// planned before the one before it is pushed. A rank that lists its own routes at once (Call::lists_at_once) has nothing to
+// plan or push. Lined form: lined_dispatcher.hpp.
 #pragma once
 
 #include <cstdint>

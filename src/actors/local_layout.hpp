@@ -12,12 +12,13 @@
 
 namespace flashmoe {
 
-/// How many actors of the kinds that come in numbers a rank runs. Free to differ between ranks and calls.
+/// How many actors of the kinds that come in numbers a rank runs, and what follows from who runs them. Free to differ between
+/// ranks and calls.
 struct Roster {
   int num_dispatchers = 1;  ///< each with a combiner beside it
   int num_processors = 1;
   int num_subscribers = 1;  ///< at most one a source
-  int num_combiners = 1;    ///< with processors that combine when they have no tasks left (counted form)
+  int num_combiners = 1;    ///< that there are at a call's end, helpers among them: what parts of tokens are cut for
   int listed_routes = 0;    ///< most routes of own tokens that are listed at once, see Call::lists_at_once()
   bool operator==(const Roster&) const = default;
 };

@@ -3,7 +3,8 @@
 // sources out: one source's chain of steps takes as long as several side by side.
 //
 // Per source, in order: header | list of wave k (ids, in lined form) | rows of wave k, slot block by slot block.
-// Lists may run ahead of rows by wave_ring waves. The rank's own rows need no wait: they lie in x.
+// Own routes that are listed at once (Call::lists_at_once) come from the ids, too. Lists may run ahead of rows by wave_ring
+// waves. The rank's own rows need no wait: they lie in x.
 #pragma once
 
 #include <cstdint>

@@ -79,14 +79,15 @@ class CpuHeap final : public SharedHeap {
   std::vector<std::shared_ptr<cpu::RankContext>> contexts_;  // [num_ranks], null until the rank's first layer
 };
 
-/// About as many as on a GPU (src/cuda/hopper/tile_shape.hpp).
-constexpr int kListedRoutes = 4096;
+/// As many as on a Hopper GPU (src/cuda/hopper/tile_shape.hpp).
+constexpr int kListedRoutes = 8192;
 
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const GroupOptions& options)
       : options_{.roster = {.num_dispatchers = options.num_dispatchers,
                             .num_processors = options.num_processors,
+                            .num_combiners = options.num_dispatchers,
                             .listed_routes = kListedRoutes},
                  .num_threads = options.num_threads} {}
 

@@ -75,6 +75,9 @@ class Interleaver::Turns {
         break;
       }
     }
+    if (num_steps_ >= kMostSteps) {
+      result.waits = "stopped after " + std::to_string(kMostSteps) + " turns, which need not mean that nothing moved\n";
+    }
     result.finished = !failed_ && network_.empty();
     result.num_steps = num_steps_;
     result.trace = trace_;

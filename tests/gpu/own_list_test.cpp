@@ -2,16 +2,19 @@
 // planners' lists give, up to its limits and past them, and for ids that are masked, repeated or all the same.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 #include "cuda/hopper/tile_shape.hpp"
 #include "device.hpp"
+#include "flashmoe/error.hpp"
 #include "support/cuda_world.hpp"
 
 namespace flashmoe::test {
 namespace {
+
+/// Tokens of a wave: a call of more has several, and therefore planners.
+constexpr std::int64_t kPlannedWave = 16;
 
 struct Shape {
   int num_experts;
@@ -61,13 +64,26 @@ TEST(OwnList, gives_the_bits_of_planners_lists) {
     const Problem whole = problem_of(shape, 0);
     const auto experts = std::make_shared<DenseExperts>(whole, 3);
     const std::vector<Batch> listed = run(whole, experts, shape.routing);
-    const std::vector<Batch> planned = run(problem_of(shape, 64), experts, shape.routing);
+    const std::vector<Batch> planned = run(problem_of(shape, kPlannedWave), experts, shape.routing);
     for (std::size_t call = 0; call < listed.size(); ++call) {
       EXPECT_EQ(listed[call].y, planned[call].y) << "call " << call;
       Batch batch = listed[call];
       const auto wanted = reference::layer(whole, *experts, batch.x_view(), batch.routing());
       EXPECT_LE(error_in_bars(whole, batch, wanted), 1.0) << "call " << call;
     }
+  }
+}
+
+TEST(OwnList, of_a_wrong_id_its_caller_is_told) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const Problem problem = problem_of({9, 2, 100}, 0);
+  for (const std::int32_t id : {9, -2}) {
+    CudaWorld world(problem, std::make_shared<DenseExperts>(problem, 3), {.deadline_seconds = 5.0});
+    Batch batch = make_batch(problem, 100, 1);
+    batch.topk_ids[2 * 70 + 1] = id;
+    world.call({&batch}, 100);
+    EXPECT_TRUE(world.threw<InvalidArgument>(0));
+    EXPECT_THAT(world.message(0), ::testing::HasSubstr(fmt::format("topk_ids[70][1] of rank 0 is {}, wanted", id)));
   }
 }
 

@@ -84,7 +84,7 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
   p.num_ranks = dice.pick({1, 2, 2, 3, 3, 4});
   p.num_experts = p.num_ranks * dice.between(1, 3);
   p.top_k = std::min(dice.between(1, 3), p.num_experts);
-  p.hidden = dice.pick({8, 16, 24});
+  p.hidden = dice.pick({8, 16, 24, 128});  // of 128 doubles combiners take parts
   p.intermediate = dice.pick({8, 16});
   p.dtype = DType::fp64;
   p.activation = dice.pick({Activation::identity, Activation::relu});
@@ -102,7 +102,7 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
     it.rosters.push_back({.num_dispatchers = dice.between(1, 3),
                           .num_processors = dice.between(1, 3),
                           .num_subscribers = dice.between(1, p.num_ranks),
-                          .num_combiners = dice.between(1, 20),
+                          .num_combiners = dice.pick({1, 4, 40, 100}),
                           .listed_routes = dice.pick({0, 6, 100})});
   }
   it.flush_after_idle_steps = dice.pick({1, 4, 20});

@@ -56,9 +56,10 @@ inline constexpr int kFewestBlocks = 3;
 inline constexpr int kStagingBytes = 2048;
 
 /// Most routes of own tokens that the first block's consumers list (own_list.cuh), if their staging areas hold a sum a warp
-/// and a count a warp and expert, of 4 and 2 bytes. With more routes planners are as fast.
+/// and a count a warp and expert, of 4 and 2 bytes. With more routes planners are as fast, and counts have 16 bits.
 constexpr int listed_routes(int num_local_experts) {
   constexpr int kMost = 8192;
+  static_assert(kMost < 1 << 16);
   return kConsumerWarps * (4 + 2 * num_local_experts) <= kConsumerWarps * kStagingBytes ? kMost : 0;
 }
 
