@@ -45,7 +45,7 @@ void check_options(int num_ranks, const GroupOptions& options) {
   }
   check_backend(options.backend);
   if (options.engine != EngineKind::automatic && options.backend == BackendKind::cpu) {
-    throw InvalidArgument(fmt::format("engine ({}) must be automatic on backend cpu, which has one: use backend cuda",
+    throw InvalidArgument(fmt::format("engine ({}) must be automatic (auto) on backend cpu, which has one: use backend cuda",
                                       to_string(options.engine)));
   }
   if (options.first_device != 0 && options.backend == BackendKind::cpu) {

@@ -76,7 +76,7 @@ class Interleaver::Turns {
       }
     }
     if (num_steps_ >= kMostSteps) {
-      result.waits = "stopped after " + std::to_string(kMostSteps) + " turns, which need not mean that nothing moved\n";
+      result.waits = fmt::format("stopped after {} turns, which need not mean that nothing moved\n", kMostSteps);
     }
     result.finished = !failed_ && network_.empty();
     result.num_steps = num_steps_;

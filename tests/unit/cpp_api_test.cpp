@@ -195,7 +195,7 @@ TEST(CppApi, options_out_of_range_are_refused) {
   refuses(2, {.deadline_seconds = std::nan("")}, "deadline_seconds (nan) must be above 0");
   refuses(2, {.num_dispatchers = 0}, "num_dispatchers (0) must be between 1 and 64");
   refuses(2, {.num_processors = 65}, "num_processors (65) must be between 1 and 64");
-  refuses(2, {.engine = EngineKind::hopper}, "engine (hopper) must be automatic on backend cpu");
+  refuses(2, {.engine = EngineKind::hopper}, "engine (hopper) must be automatic (auto) on backend cpu");
   refuses(2, {.first_device = -1}, "first_device (-1) must be 0 on backend cpu");
   refuses(2, {.first_device = 99}, "first_device (99) must be 0 on backend cpu");
   refuses(2, {.num_threads = -1}, "num_threads (-1) must be between 0 and 256");
