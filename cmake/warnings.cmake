@@ -1,6 +1,6 @@
-# The warnings of the project's own code, all of them errors but where a wheel is built, which must not fail for what another
-# compiler warns of: flashmoe_warnings for the library and the programs,
-# flashmoe_test_warnings for tests. Linked PRIVATE; other people's headers come in as SYSTEM and stay silent.
+# The warnings of the project's own code: flashmoe_warnings for the library and the programs, flashmoe_test_warnings for tests.
+# Linked PRIVATE; other people's headers come in as SYSTEM and stay silent. All of them are errors, but where a wheel is
+# built, which must not fail for what another compiler warns of.
 add_library(flashmoe_test_warnings INTERFACE)
 target_compile_options(flashmoe_test_warnings INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic>")
 if(NOT SKBUILD)

@@ -75,7 +75,7 @@ std::string describe(const Stall& stall, double deadline_seconds, int top_k, int
   }
   if (is_remote(wait.signal)) {
     return fmt::format("rank {}'s {} waited {:.3g} s for {} of rank {} (wanted {}, saw {}): rank {} entered the call and "
-                       "then stopped, so check its own error, or is slower than the deadline",
+                       "then stopped; check its own error, or raise the deadline if it is merely slow",
                        stall.rank, to_string(stall.actor), deadline_seconds, to_string(wait.signal), wait.peer,
                        wait.expected, wait.seen, wait.peer);
   }

@@ -76,7 +76,7 @@ TEST(Stall, sentences_say_what_was_wanted_and_got_and_what_to_do) {
             "layer");
   EXPECT_EQ(sentence(stall_of(0, SignalKind::arrival, 3, 10, 4)),
             "rank 0's subscriber waited 2.5 s for arrival of rank 3 (wanted 10, saw 4): rank 3 entered the call and then "
-            "stopped; check its own error");
+            "stopped; check its own error, or raise the deadline if it is merely slow");
   EXPECT_THAT(sentence(stall_of(0, SignalKind::task, 0)), HasSubstr("inside its own rank"));
   EXPECT_THAT(sentence(stall_of(1, SignalKind::wrong_plan, 0, 1, 2)), HasSubstr("max_tokens of the call must be the same"));
   EXPECT_THAT(sentence(stall_of(1, SignalKind::wrong_layer, 0, 1, 2)), HasSubstr("rank 1 called layer 1 while rank 0 called layer 2"));
