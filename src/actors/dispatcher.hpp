@@ -62,7 +62,6 @@ class Dispatcher {
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
   FLASHMOE_HD std::uint64_t wave_number() const { return static_cast<std::uint64_t>(wave_); }
   FLASHMOE_HD std::uint64_t ring() const { return static_cast<std::uint64_t>(geometry().wave_ring); }
-  FLASHMOE_HD int peer_at(int offset) const { return call_.peer_at(offset); }
   FLASHMOE_HD int num_peers() const { return geometry().num_ranks - 1; }
 
   FLASHMOE_HD Step waiting(SignalKind signal, int peer, std::uint64_t expected, std::uint64_t seen) {
@@ -78,7 +77,7 @@ class Dispatcher {
                                                   static_cast<std::uint64_t>(call_.own_waves()), call_.generation};
       FLASHMOE_ROLLED
       for (int offset = 1; offset < geometry().num_ranks; ++offset) {
-        fabric_.put_lines(group, peer_at(offset), call_.heap.header(call_.rank, call_.epoch), header, kHeaderWords,
+        fabric_.put_lines(group, call_.peer_at(offset), call_.heap.header(call_.rank, call_.epoch), header, kHeaderWords,
                           line_tag(call_.generation, call_.epoch));
       }
     }
@@ -197,7 +196,7 @@ class Dispatcher {
   /// which they would have to queue behind.
   FLASHMOE_HD Step push_rows(const Group& group) {
     if (!sends_lists_ && plan_is_placed(group)) return Step::advanced;
-    if (peer_offset_ < geometry().num_ranks) push_some(group, peer_at(peer_offset_));
+    if (peer_offset_ < geometry().num_ranks) push_some(group, call_.peer_at(peer_offset_));
     if (peer_offset_ < geometry().num_ranks) return Step::advanced;
     group.sync();
     phase_ = Phase::signal_rows;
@@ -245,7 +244,7 @@ class Dispatcher {
         static_cast<int>((static_cast<std::uint32_t>(tokens_.size()) + block_slots - 1) / block_slots) + 1;
     FLASHMOE_ROLLED
     for (int i = group.index(); i < num_peers() * most_blocks; i += group.size()) {
-      const int peer = peer_at(1 + i / most_blocks);
+      const int peer = call_.peer_at(1 + i / most_blocks);
       const PushedRows rows = call_.pushed_rows(index_)[peer];
       const std::uint32_t end = rows.first + rows.count;
       const std::uint32_t block = rows.first / block_slots + static_cast<std::uint32_t>(i % most_blocks);
@@ -280,7 +279,7 @@ class Dispatcher {
     const bool several = num_peers() > 0 && num_peers() < call_.roster.num_dispatchers;
     const int parts = several ? call_.roster.num_dispatchers / num_peers() : 1;  // of a list
     if (part_ < num_peers() * parts) {
-      const int peer = peer_at(1 + part_ / parts);
+      const int peer = call_.peer_at(1 + part_ / parts);
       const RouteImage image = call_.own_image(peer, ring_slot_);
       const std::int64_t words =
           RouteImage::num_words(image.num_local_experts, image.num_entries(), call_.plan.list_weights);

@@ -37,7 +37,6 @@ class LinedDispatcher {
   enum class Phase : std::uint8_t { send_ids, push_lines, land_lines, done };
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
-  FLASHMOE_HD int peer_at(int offset) const { return call_.peer_at(offset); }
 
   /// This dispatcher's share of the ids (and weights), packed two a word, to every rank.
   FLASHMOE_HD Step send_ids(const Group& group) {
@@ -64,7 +63,7 @@ class LinedDispatcher {
     }
     group.sync();
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      put_share(group, fabric_, peer_at(offset), call_.heap.lined_ids(call_.rank, call_.epoch),
+      put_share(group, fabric_, call_.peer_at(offset), call_.heap.lined_ids(call_.rank, call_.epoch),
                 {.words = packed,
                  .num_words = words,
                  .tag = line_tag(call_.generation, call_.epoch),
@@ -88,7 +87,7 @@ class LinedDispatcher {
   FLASHMOE_HD void begin_lined_rows(const Group& group) {
     const Geometry& g = geometry();
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int destination = peer_at(offset);
+      const int destination = call_.peer_at(offset);
       std::uint32_t slots = 0;
       for (std::int64_t base = 0; base < tokens_.begin; base += group.size()) {
         const std::int64_t token = base + group.index();
@@ -112,7 +111,7 @@ class LinedDispatcher {
     }
     const std::int64_t token = tokens_.begin++;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int peer = peer_at(offset);
+      const int peer = call_.peer_at(offset);
       if (!goes_to(g, call_.topk_ids + token * g.top_k, peer)) continue;
       PushedRows& rows = call_.pushed_rows(index_)[peer];
       fabric_.put_row_lines(group, peer, call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count),
@@ -131,7 +130,7 @@ class LinedDispatcher {
     bool advanced = false;
     bool missing = false;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
-      const int source = peer_at(offset);
+      const int source = call_.peer_at(offset);
       const std::uint64_t ready = group.broadcast(group.leader() ? peek(call_.lined_ready(source)) : 0);
       if (ready == 0) {
         note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});

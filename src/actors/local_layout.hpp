@@ -44,7 +44,7 @@ FLASHMOE_HD constexpr int num_chunk_sets(int planners) { return (planners + kChu
 struct EpochCounters {
   std::uint64_t planned[Limits::wave_ring];   ///< planners that counted their chunk of the slot's own waves
   std::uint64_t placed[Limits::wave_ring];    ///< planners that placed it
-  std::uint64_t pushed;                       ///< dispatchers that pushed their share of a wave, over all own waves
+  std::uint64_t pushed;                       ///< dispatchers that pushed their share of a wave, if any, over all own waves
   std::uint64_t combined[Limits::wave_ring];  ///< parts of tokens combined of the slot's own waves
   std::uint64_t combine_claims;               ///< parts of tokens that combiners have taken (counted form)
   std::uint64_t progress[Limits::num_ranks];  ///< SourceProgress of every source

@@ -31,7 +31,7 @@ class Subscriber {
     bool advanced = false;
     wait_ = {};
     for (int offset = index_; offset < geometry().num_ranks; offset += call_.roster.num_subscribers) {
-      const int source = source_at(offset);
+      const int source = call_.peer_at(offset);
       const Outcome outcome = follow(group, source);
       if (outcome == Outcome::failed) return Step::failed;
       // A rank without tokens has nothing to follow of its own, and says so once.
@@ -49,7 +49,6 @@ class Subscriber {
   enum class Outcome : std::uint8_t { idle, advanced, failed };
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
-  FLASHMOE_HD int source_at(int offset) const { return call_.peer_at(offset); }
   FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
     if (call_.lined()) return 0;
     return static_cast<int>((call_.source_state(source).sequence + wave) % static_cast<std::uint64_t>(geometry().wave_ring));
@@ -66,7 +65,7 @@ class Subscriber {
     const int step = call_.roster.num_subscribers;
     num_open_ = (geometry().num_ranks - index_ + step - 1) / step;
     for (int i = group.index(); i < num_open_; i += group.size()) {
-      const int source = source_at(index_ + i * step);
+      const int source = call_.peer_at(index_ + i * step);
       SourceState& state = call_.source_state(source);
       state = {};
       state.sequence = call_.epoch_state().wave_sequence[source];

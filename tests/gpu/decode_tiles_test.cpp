@@ -53,10 +53,6 @@ std::vector<char> run(const Problem& problem, const std::shared_ptr<DenseExperts
   return batch.y;
 }
 
-bool runs_on_hopper(const Problem& problem) {
-  return cuda_backend::engine_of(plan_geometry(problem, CudaWorld::traits(problem))) == cuda_backend::Engine::hopper;
-}
-
 TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
   FLASHMOE_REQUIRE_GPUS(1);
   for (const DType dtype : {DType::bf16, DType::fp16}) {

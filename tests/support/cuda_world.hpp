@@ -286,4 +286,9 @@ class CudaWorld : public RankThreads {
   std::vector<CallStats> stats_;
 };
 
+/// Whether the problem's layer runs on engine hopper here.
+inline bool runs_on_hopper(const Problem& problem) {
+  return cuda_backend::engine_of(plan_geometry(problem, CudaWorld::traits(problem))) == cuda_backend::Engine::hopper;
+}
+
 }  // namespace flashmoe::test
