@@ -206,9 +206,10 @@ TEST(CliRun, presets_and_configs_run) {
 }
 
 TEST(CliRun, a_deadline_nobody_can_keep_ends_with_3_and_names_the_wait) {
-  // Rank 1 has no experts to run and waits for rank 0, whose every tile takes longer than the deadline.
+  // Rank 1 has no experts to run and waits for rank 0, whose every tile takes longer than the deadline. There are hundreds of
+  // them: rank 1 must look twice during one, which a busy machine may keep it from for a while.
   const Outcome outcome = flashmoe("run --json --backend cpu --ranks 2 --hidden 4096 --intermediate 2048 --experts 2 --top-k 1 "
-                                   "--routing all-to-one --tokens 8 --deadline 0.000001");
+                                   "--routing all-to-one --tokens 128 --deadline 0.000001");
   EXPECT_EQ(outcome.exit_code, 3) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.out, "");
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: rank "), HasSubstr("waited 1e-06 s for")));
