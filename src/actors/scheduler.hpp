@@ -4,8 +4,8 @@
 // An m-block is cut when an expert has the landed rows of a full tile and as many as its last m-block may have beyond one;
 // that last one when no source can add to it soon: all rows of its wave have landed everywhere, or nothing else is left to
 // do while a source is late. So a late rank delays its own rows only, and no processor waits while landed rows exist.
-// Nothing is cut long before processors need it: the later, the more rows of an expert have landed, whose m-blocks then
-// share the expert's weights.
+// Nothing is cut long before processors need it, least of all while rows land: the later, the more rows of an expert have
+// landed, whose m-blocks then share the expert's weights.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,15 @@ namespace flashmoe {
 template <class Group>
 class Scheduler {
  public:
-  FLASHMOE_HD explicit Scheduler(const Call& call) : call_(call), lag_(lag_of(call)), published_(call.task_ring().first()) {}
+  FLASHMOE_HD explicit Scheduler(const Call& call)
+      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), published_(call.task_ring().first()) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
     if (publish_downs(group, lag_)) return Step::advanced;
     const Step step = look_for_work(group);
     // Down tasks before their time: there is nothing to put between.
-    const bool now = step == Step::idle && (nothing_to_cut() || unclaimed(group) < kFewest * call_.roster.num_processors);
+    const bool now = step == Step::idle && (nothing_to_cut() || few(unclaimed(group)));
     return now && publish_downs(group, 0) ? Step::advanced : step;
   }
 
@@ -43,11 +44,25 @@ class Scheduler {
     return flush_if_starved();
   }
 
-  FLASHMOE_HD bool nothing_to_cut() const { return !cutting_ && closed_ == kAllWavesClosed; }
+  FLASHMOE_HD bool nothing_will_land() const { return closed_ == kAllWavesClosed; }
+  FLASHMOE_HD bool nothing_to_cut() const { return !cutting_ && nothing_will_land(); }
 
   /// Tasks that no processor has taken.
   FLASHMOE_HD int unclaimed(const Group& group) const { return group.broadcast(leaders_unclaimed(group)); }
   FLASHMOE_HD int leaders_unclaimed(const Group& group) const { return group.leader() ? call_.task_ring().unclaimed() : 0; }
+
+  /// Whether `ahead` tasks that none has taken, and the up tasks of `blocks` m-blocks more, are enough for now.
+  FLASHMOE_HD bool enough_with(int ahead, std::uint32_t blocks) const {
+    const int processors = call_.roster.num_processors;
+    if (nothing_will_land()) return ahead >= kEnough * processors;
+    const int up_tasks = (geometry().num_up_tiles() + call_.plan.up_tiles - 1) / call_.plan.up_tiles;
+    return ahead + static_cast<int>(blocks) * up_tasks >= enough_early_ * processors;
+  }
+
+  /// Whether they are so few that what can be done is done.
+  FLASHMOE_HD bool few(int ahead) const {
+    return nothing_will_land() ? ahead < call_.roster.num_processors : 2 * ahead < enough_early_ * call_.roster.num_processors;
+  }
 
   /// Where pre_reduced results run, completions publish reduce tasks, too.
   FLASHMOE_HD TaskCursor* sole() { return call_.pre_reduced() ? nullptr : &published_; }
@@ -69,6 +84,7 @@ class Scheduler {
     closed = group.least(closed);
     version = group.sum(version);
     group.sync();
+    if (cutting_ && closed != kAllWavesClosed) return;  // a pass ends before the next, but for the last
     if (closed != closed_) {
       closed_ = closed;
       start_pass(true);
@@ -176,18 +192,20 @@ class Scheduler {
   /// `leaders_ahead`: the leader's unclaimed tasks.
   FLASHMOE_HD Step cut(const Group& group, int expert, const Scan& wanted, int leaders_ahead) {
     const int ahead = group.broadcast(leaders_ahead);
-    const bool enough = ahead >= kEnough * call_.roster.num_processors;
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
-    if (!enough && wanted.before < kMostCut) ups.size = wanted_blocks();
+    if (!enough_with(ahead, wanted.before) && wanted.before < kMostCut) ups.size = wanted_blocks();
     const std::uint32_t total = group.scan(ups.size).total;
     const std::uint32_t most = total < num_places() ? total : num_places();
     const std::uint32_t free = free_blocks(group, rehearsing_ && most == 0 ? 1 : most);
     if (wanted.before + ups.size > free) {  // part of a group only where processors would have to wait for the whole
-      const bool starving = ahead < kFewest * call_.roster.num_processors;
-      ups.size = starving && wanted.before < free ? free - wanted.before : 0;
+      ups.size = few(ahead) && wanted.before < free ? free - wanted.before : 0;
     }
     const std::uint32_t count = group.scan(ups.size).total;
     if (count == 0 && wanted.total > 0) {
+      if (!nothing_will_land()) {  // look again: rows land meanwhile, maybe all
+        looked_ = false;
+        read_progress(group);
+      }
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
     group.sync();
@@ -320,9 +338,15 @@ class Scheduler {
   /// Most m-blocks of one expert whose tasks alternate; groups are cut together up to that which reaches kMostCut.
   static constexpr std::uint32_t kMostGrouped = 16;
   static constexpr std::uint32_t kMostCut = 32;
-  /// Tasks a processor that none has taken: with so many nothing is cut; with fewer than so few, what can be done is done.
+  /// With so many tasks a processor that none has taken nothing is cut.
   static constexpr int kEnough = 4;
-  static constexpr int kFewest = 1;
+  /// The same while rows are still to land, in elements of k, of which a task has more or fewer: what lands meanwhile joins the
+  /// next group.
+  static constexpr int kEnoughEarly = 4096;
+  FLASHMOE_HD static int enough_early(const Call& call) {
+    const int tasks = kEnoughEarly / (call.plan.up_tiles * call.geometry().hidden);
+    return tasks < 1 ? 1 : tasks > kEnough ? kEnough : tasks;
+  }
 
   /// So far behind an m-block's up tasks come its down tasks, where there are others to put between: as many up tasks as
   /// processors have begun or are about to.
@@ -334,6 +358,7 @@ class Scheduler {
 
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
+  int enough_early_;   ///< tasks a processor
   TaskCursor published_;  ///< of a sole publisher, the leader's
   /// The first pass looks at the first experts alone and cuts nothing: a GPU fetches the code that it has not run yet, and
   /// there is time for that only now.

@@ -201,6 +201,20 @@ TEST(Scheduler, cuts_late_so_that_rows_that_land_meanwhile_share_the_weights) {
                                        down(5), kExit});
 }
 
+TEST(Scheduler, cuts_long_tasks_still_later_while_rows_land_and_starts_anew_when_all_have) {
+  Landed rank({8, 12}, 9);
+  rank.call.heap.geometry.hidden = rank.call.heap.geometry.tile.down_columns = 4096;
+  rank.call.landed(0)[0] = rank.call.landed(0)[1] = 4;
+  rank.keep_open();
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 0), {});  // expert 0's first m-block is enough
+  rank.call.landed(0)[0] = 8;
+  rank.call.landed(0)[1] = 12;
+  rank.close();
+  expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), up(2, 0), up(3, 0), up(4, 0), up(2, 1),
+                                       up(3, 1), up(4, 1), down(1), down(2), down(3), down(4), kExit});
+}
+
 TEST(Scheduler, down_tasks_keep_their_distance_when_no_place_is_free_until_processors_run_out) {
   Landed rank({4, 4, 4, 4}, 3);
   Scheduler<SoloGroup> scheduler(rank.call);
