@@ -82,8 +82,9 @@ struct Call {
   /// cell at once.
   FLASHMOE_HD int combine_parts() const {
     constexpr int kFewestBytes = 512;
+    const int combiners = roster.num_helpers > 0 ? roster.num_helpers : roster.num_dispatchers;
     int parts = 1;
-    while (2 * parts * num_tokens <= roster.num_combiners && geometry().row_bytes() >= 2 * parts * kFewestBytes) {
+    while (2 * parts * num_tokens <= combiners && geometry().row_bytes() >= 2 * parts * kFewestBytes) {
       parts *= 2;
     }
     return parts;
@@ -93,6 +94,11 @@ struct Call {
   template <class T>
   FLASHMOE_HD T* heap_at(std::size_t offset) const {
     return reinterpret_cast<T*>(heap_base[rank] + offset);
+  }
+
+  /// Where in its source's ring the wave of this sequence number lies (counted form).
+  FLASHMOE_HD int ring_slot(std::uint64_t sequence) const {
+    return static_cast<int>(sequence % static_cast<std::uint64_t>(geometry().wave_ring));
   }
 
   // Typed views of the local scratch. `wave_slot` is source * wave_ring + ring slot.

@@ -1,7 +1,7 @@
 // Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
 // 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
-// Combiner i runs beside dispatcher i. Counted: each takes the next part of a token that none has taken; others may join
-// late, such as processors without work. Lined: each takes every num_dispatchers-th down tile of a token.
+// Combiner i runs beside dispatcher i. Counted: each takes the next part of a token that none has taken; helpers, which are
+// processors without work, join late. Lined: combiner i takes every num_dispatchers-th down tile of a token.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,15 @@ namespace flashmoe {
 template <class Group>
 class Combiner {
  public:
-  FLASHMOE_HD Combiner(const Call& call, int index) : call_(call), index_(index), next_(index) {}
+  /// Beside dispatcher `index`.
+  FLASHMOE_HD Combiner(const Call& call, int index) : call_(call), next_(index) {}
+  /// One of roster.num_helpers.
+  FLASHMOE_HD explicit Combiner(const Call& call) : call_(call), helps_(true) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
-    return call_.lined() ? combine_lines(group) : combine_next(group);
+    if (!call_.lined()) return combine_next(group);
+    return helps_ ? Step::finished : combine_lines(group);
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
@@ -37,8 +41,22 @@ class Combiner {
 
   // ---- counted form: next_ is a part of a token of the call ------------------------------------------------------
 
+  /// The leader's next part.
   FLASHMOE_HD std::int64_t claim(const Group& group) const {
-    return group.leader() ? static_cast<std::int64_t>(draw(&call_.counters().combine_claims)) : 0;
+    if (!group.leader()) return 0;
+    if (static_cast<std::int64_t>(peek(&call_.counters().combine_claims)) >= claims_end()) return call_.num_tokens * parts_;
+    return static_cast<std::int64_t>(draw(&call_.counters().combine_claims));
+  }
+
+  /// The last parts of a call are left to helpers, one each: the call would wait for those that are slower. But not parts that
+  /// a later wave waits for.
+  FLASHMOE_HD std::int64_t claims_end() const {
+    const std::int64_t all = call_.num_tokens * parts_;
+    if (helps_ || call_.roster.num_helpers == 0) return all;
+    const std::int64_t followed = call_.own_waves() - geometry().wave_ring;  // waves whose slot another uses after them
+    const std::int64_t awaited = followed > 0 ? call_.wave_begin(followed) * parts_ : 0;
+    const std::int64_t others = all - call_.roster.num_helpers;
+    return awaited > others ? awaited : others;
   }
 
   FLASHMOE_HD Step combine_next(const Group& group) {
@@ -54,8 +72,7 @@ class Combiner {
     }
     const std::int64_t wave = call_token / g.wave_tokens;
     if (wave != wave_seen_) {
-      const auto ring = static_cast<std::uint64_t>(g.wave_ring);
-      slot_ = static_cast<int>((call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave)) % ring);
+      slot_ = call_.ring_slot(call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave));
       const std::uint64_t target =
           static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (static_cast<std::uint64_t>(wave) + 1);
       const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
@@ -156,11 +173,11 @@ class Combiner {
   }
 
   const Call& call_;
-  int index_;
-  std::int64_t next_;
+  std::int64_t next_ = 0;
   int parts_ = 0;                 ///< counted: of a token; 0 before the first is claimed
   int slot_ = 0;                  ///< counted: ring slot of wave_seen_, or of the wave waited for
   int choice_ = 0;                ///< lined: the first whose results had not come
+  bool helps_ = false;
   bool finished_ = false;
   std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
   int block_seen_ = -1;           ///< its token block whose results are complete

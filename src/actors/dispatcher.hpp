@@ -93,7 +93,7 @@ class Dispatcher {
 
   /// To the gate of wave_, whose sequence is known.
   FLASHMOE_HD void enter_wave() {
-    ring_slot_ = static_cast<int>(sequence_ % ring());
+    ring_slot_ = call_.ring_slot(sequence_);
     planners_joined_ = static_cast<std::uint64_t>(call_.num_planners()) * (wave_number() / ring() + 1);
     phase_ = Phase::gate;
   }
@@ -199,12 +199,27 @@ class Dispatcher {
     if (peer_offset_ < geometry().num_ranks) push_some(group, call_.peer_at(peer_offset_));
     if (peer_offset_ < geometry().num_ranks) return Step::advanced;
     group.sync();
+    if constexpr (kShares) group.end_sharing();
     phase_ = Phase::signal_rows;
     return Step::advanced;
   }
 
-  /// Some of its tokens to the rank at peer_offset_, or all that are left.
+  /// One of its tokens to the rank at peer_offset_, or the end of those of a batch.
   FLASHMOE_HD void push_some(const Group& group, int peer) {
+    if (batch_.total == 0) look_up(group, peer);
+    if (batch_.total > 0 && push_row(group, peer)) return;
+    rows_.count += batch_.total;
+    batch_.total = 0;
+    next_token_ += group.size();
+    if (next_token_ < tokens_.end) return;
+    if (group.leader()) call_.pushed_rows(index_)[peer] = rows_;
+    next_token_ = tokens_.begin;
+    rows_ = {0, 0};
+    ++peer_offset_;
+  }
+
+  /// Which of the next tokens go to `peer`, and the slot of its first.
+  FLASHMOE_HD void look_up(const Group& group, int peer) {
     const Geometry& g = geometry();
     const auto token = static_cast<std::int32_t>(next_token_) + group.index();
     const bool exists = token < tokens_.end;
@@ -212,30 +227,39 @@ class Dispatcher {
     const std::uint32_t slot = exists ? call_.slot_map(token)[peer] : 0;
     const bool goes = exists && goes_to(g, call_.wave_ids(wave_) + std::int64_t{token} * g.top_k, peer);
     const Scan scan = group.number(goes);
-    if (scan.total > 0 && rows_.count == 0) {
+    batch_ = {goes, scan.before, scan.total, 0};
+    if (scan.total == 0) return;
+    if (rows_.count == 0) {
       const std::int32_t first = group.first(goes && scan.before == 0, token);
       const int chunk = cut_.chunk_of(static_cast<std::uint32_t>(first));
       rows_.first =
           group.sum(planner_of(chunk).count_slots(group, peer).before) + group.first(goes && scan.before == 0, slot);
     }
-    next_token_ += group.size();
-    bool turned = false;  // to the lists
-    FLASHMOE_ROLLED
-    for (std::uint32_t row = 0; row < scan.total && !turned; ++row) {
-      const std::int64_t from = group.first(goes && scan.before == row, token);
-      const bool placed = !sends_lists_ && peek(&call_.counters().placed[ring_slot_]) >= planners_joined_;
-      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot_, rows_.first + rows_.count),
-                      call_.x_row(call_.wave_begin(wave_) + from), g.row_bytes());
-      ++rows_.count;
-      turned = group.any(placed);
-      if (turned) next_token_ = from + 1;
+    if constexpr (kShares) {
+      group.offer(call_.wave_begin(wave_) + next_token_, goes, rows_.first + rows_.count, peer, ring_slot_);
     }
-    if (next_token_ < tokens_.end) return;
-    if (group.leader()) call_.pushed_rows(index_)[peer] = rows_;
-    next_token_ = tokens_.begin;
-    rows_ = {0, 0};
-    ++peer_offset_;
   }
+
+  /// The batch's next row; false when all are pushed.
+  FLASHMOE_HD bool push_row(const Group& group, int peer) {
+    if constexpr (kShares) {
+      if (group.push_shared(call_, fabric_)) return true;
+      group.await_shared();
+      return false;
+    } else {
+      if (batch_.pushed == batch_.total) return false;
+      const std::int64_t token = next_token_ + group.first(batch_.goes && batch_.before == batch_.pushed, group.index());
+      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot_, rows_.first + rows_.count + batch_.pushed),
+                      call_.x_row(call_.wave_begin(wave_) + token), geometry().row_bytes());
+      ++batch_.pushed;
+      return true;
+    }
+  }
+
+  /// Whether other warps may push rows of a batch, too: see cuda/hopper/shared_rows.cuh.
+  static constexpr bool kShares = requires(const Group& group, const Call& call, const Fabric& fabric) {
+    group.push_shared(call, fabric);
+  };
 
   /// Tells every receiver how many rows of each of its slot blocks this dispatcher has pushed, side by side.
   FLASHMOE_HD Step signal_rows(const Group& group) {
@@ -344,7 +368,13 @@ class Dispatcher {
   TokenRange tokens_;                  ///< to push here, of the wave
   std::int64_t next_token_ = 0;        ///< of these, to the rank at peer_offset_
   int peer_offset_ = 0;
-  PushedRows rows_;                    ///< pushed to that rank so far
+  PushedRows rows_;                    ///< pushed to that rank so far, but for those of
+  struct {
+    bool goes = false;         ///< this thread's token
+    std::uint32_t before = 0;  ///< tokens of lower threads that go
+    std::uint32_t total = 0;
+    std::uint32_t pushed = 0;  ///< here, unless they are shared
+  } batch_;                            ///< the next tokens, a thread each
   LinedDispatcher<Group, Fabric> lined_;
   Wait wait_;
 };

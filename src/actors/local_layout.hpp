@@ -18,7 +18,7 @@ struct Roster {
   int num_dispatchers = 1;  ///< each with a combiner beside it
   int num_processors = 1;
   int num_subscribers = 1;  ///< at most one a source
-  int num_combiners = 1;    ///< that there are at a call's end, helpers among them: what parts of tokens are cut for
+  int num_helpers = 0;      ///< combiners that join when a call's tiles run out, faster than those beside dispatchers
   int listed_routes = 0;    ///< most routes of own tokens that are listed at once, see Call::lists_at_once()
   bool operator==(const Roster&) const = default;
 };

@@ -50,8 +50,7 @@ class Subscriber {
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
   FLASHMOE_HD int ring_slot(int source, std::uint64_t wave) const {
-    if (call_.lined()) return 0;
-    return static_cast<int>((call_.source_state(source).sequence + wave) % static_cast<std::uint64_t>(geometry().wave_ring));
+    return call_.lined() ? 0 : call_.ring_slot(call_.source_state(source).sequence + wave);
   }
 
   /// Keeps the wait that best explains why nothing moves.

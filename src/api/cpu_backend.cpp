@@ -87,7 +87,6 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const GroupOptions& options)
       : options_{.roster = {.num_dispatchers = options.num_dispatchers,
                             .num_processors = options.num_processors,
-                            .num_combiners = options.num_dispatchers,
                             .listed_routes = kListedRoutes},
                  .num_threads = options.num_threads} {}
 

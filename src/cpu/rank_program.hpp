@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -18,7 +19,7 @@
 
 namespace flashmoe::cpu {
 
-/// Actor i of a rank: dispatchers and combiners, then the subscribers, the scheduler and the processors.
+/// Actor i of a rank: dispatchers and combiners, then the subscribers, the scheduler, the processors and the helpers.
 /// FabricT is Fabric, or one that delays deliveries.
 template <class FabricT>
 class RankProgram {
@@ -40,23 +41,28 @@ class RankProgram {
     for (int i = 0; i < call.roster.num_processors; ++i) {
       processors_.emplace_back(call, make_fabric(traffic_of(actor++)), engines[static_cast<std::size_t>(i)]);
     }
+    for (int i = 0; i < call.roster.num_helpers; ++i) combiners_.emplace_back(call);
     scheduler_ = std::make_unique<Scheduler<SoloGroup>>(call);
+    processors_left_ = std::make_unique<std::atomic<int>>(call.roster.num_processors);
   }
 
-  static int num_actors(const Roster& roster) { return first_processor(roster) + roster.num_processors; }
+  static int num_actors(const Roster& roster) { return first_helper(roster) + roster.num_helpers; }
   int num_actors() const { return num_actors(call_.roster); }
 
   Actor kind(int actor) const {
     if (actor < first_subscriber(call_.roster)) return actor % 2 == 0 ? Actor::dispatcher : Actor::combiner;
     if (actor < first_processor(call_.roster) - 1) return Actor::subscriber;
-    return actor < first_processor(call_.roster) ? Actor::scheduler : Actor::processor;
+    if (actor < first_processor(call_.roster)) return Actor::scheduler;
+    return actor < first_helper(call_.roster) ? Actor::processor : Actor::combiner;
   }
 
   /// Its place among the actors of its kind.
   int index_of_kind(int actor) const {
     switch (kind(actor)) {
-      case Actor::dispatcher:
-      case Actor::combiner: return actor / 2;
+      case Actor::dispatcher: return actor / 2;
+      case Actor::combiner:
+        return actor < first_subscriber(call_.roster) ? actor / 2
+                                                      : call_.roster.num_dispatchers + actor - first_helper(call_.roster);
       case Actor::subscriber: return actor - first_subscriber(call_.roster);
       case Actor::scheduler: return 0;
       case Actor::processor: return actor - first_processor(call_.roster);
@@ -64,11 +70,14 @@ class RankProgram {
     return 0;
   }
 
-  /// One step of one actor. Different actors may be stepped by different threads.
+  /// One step of one actor, until it has finished. Different actors may be stepped by different threads. Helpers do nothing
+  /// before all processors have finished: at the latest they come then.
   Step step(int actor) {
     const SoloGroup group;
     Step result = Step::idle;
-    with(actor, [&](auto& it) { result = it.step(group); });
+    const bool is_late = actor >= first_helper(call_.roster) && processors_left_->load() > 0;
+    if (!is_late) with(actor, [&](auto& it) { result = it.step(group); });
+    if (kind(actor) == Actor::processor && result == Step::finished) --*processors_left_;
     statuses_[static_cast<std::size_t>(actor)] = result;
     return result;
   }
@@ -116,6 +125,7 @@ class RankProgram {
   static int first_subscriber(const Roster& roster) { return 2 * roster.num_dispatchers; }
   /// The scheduler comes before it.
   static int first_processor(const Roster& roster) { return first_subscriber(roster) + roster.num_subscribers + 1; }
+  static int first_helper(const Roster& roster) { return first_processor(roster) + roster.num_processors; }
 
   template <class Function>
   void with(int actor, const Function& function) {
@@ -137,6 +147,7 @@ class RankProgram {
   std::vector<Subscriber<SoloGroup, FabricT>> subscribers_;
   std::unique_ptr<Scheduler<SoloGroup>> scheduler_;
   std::vector<Processor<SoloGroup, FabricT, Engine>> processors_;
+  std::unique_ptr<std::atomic<int>> processors_left_;  ///< that have not finished
 };
 
 /// What the last actor out does once all have finished: the epoch's counters start over, the heap's go on.

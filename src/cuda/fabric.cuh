@@ -43,8 +43,12 @@ class Fabric {
   /// bytes: a multiple of 16; both addresses 16-byte aligned.
   __device__ void put_row(const WarpGroup& group, int peer, std::size_t offset, const void* source,
                           std::int64_t bytes) const {
-    char* target = heap_base_[peer] + offset;
-    const char* from = static_cast<const char*>(source);
+    copy_row(group, address(peer, offset), static_cast<const char*>(source), bytes);
+    if (group.leader()) count_row(peer, bytes);
+  }
+
+  /// put_row() without counting what is sent.
+  __device__ static void copy_row(const WarpGroup& group, char* target, const char* from, std::int64_t bytes) {
     const auto end = static_cast<int>(bytes);
     constexpr int kBatch = 4;  // loads in flight: each takes as long as a row of 4 KiB over the wire
 #pragma unroll 1
@@ -61,7 +65,6 @@ class Fabric {
         if (at < end) *reinterpret_cast<uint4*>(target + at) = values[i];
       }
     }
-    if (peer != rank_ && group.leader()) count_payload(bytes);
   }
 
   __device__ void put_lines(const WarpGroup& group, int peer, std::size_t offset, const void* words,

@@ -69,7 +69,7 @@ Roster roster_of(const Geometry& geometry, int num_blocks, int service_warps) {
   return {.num_dispatchers = all - subscribers - 1,
           .num_processors = num_blocks,
           .num_subscribers = subscribers,
-          .num_combiners = all - subscribers - 1 + (on_hopper ? hopper::kConsumerWarps * num_blocks : 0),
+          .num_helpers = on_hopper ? hopper::kConsumerWarps * num_blocks : 0,
           .listed_routes = on_hopper ? hopper::listed_routes(geometry.num_local_experts) : 0};
 }
 

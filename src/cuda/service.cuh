@@ -64,50 +64,52 @@ __device__ void run_actor(const KernelArgs& args, const Call& call, const Group&
 inline constexpr unsigned kCombinerPauseNs = 200;
 
 /// A dispatcher and its combiner on one warp. What the dispatcher can do comes first: others wait for it.
-template <DType dtype>
+template <DType dtype, class DispatcherGroup>
 __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const Fabric& fabric, int index,
-                               WarpLog log, WarpLog combiner_log) {
+                               WarpLog log, WarpLog combiner_log, const DispatcherGroup& dispatchers) {
   const ElementWarp<dtype> group;
-  Dispatcher<WarpGroup, Fabric> dispatcher_state(call, fabric, index);
-  Combiner<ElementWarp<dtype>> combiner_state(call, index);
-  Combiner<ElementWarp<dtype>>* combiner = &combiner_state;
-  Watch<WarpGroup> watch_state(args, call);
-  // Their states stay in (local) memory: the steps of both are long, and have use for the registers.
-  Dispatcher<WarpGroup, Fabric>* dispatcher = &dispatcher_state;
-  Watch<WarpGroup>* watch = &watch_state;
-  asm volatile("" : "+l"(dispatcher), "+l"(combiner), "+l"(watch)::"memory");
+  struct States {
+    Dispatcher<DispatcherGroup, Fabric> dispatcher;
+    Combiner<ElementWarp<dtype>> combiner;
+    Watch<WarpGroup> watch;
+  } kept{{call, fabric, index}, {call, index}, {args, call}};
+  // They stay in (local) memory: the steps of both are long, and have use for the registers.
+  States* states = &kept;
+  asm volatile("" : "+l"(states)::"memory");
+  auto& [dispatcher, combiner, watch] = *states;
   Step dispatched = Step::idle;
   Step combined = Step::idle;
   while (dispatched != Step::finished || combined != Step::finished) {
     if (dispatched != Step::finished) {
-      dispatched = dispatcher->step(group);
-      trace_step(args, group, log, dispatched, *dispatcher);
+      dispatched = dispatcher.step(dispatchers);
+      trace_step(args, group, log, dispatched, dispatcher);
       combiner_log.continue_after(args, log);
-      if (dispatched == Step::finished) watch->pause(kCombinerPauseNs);
+      if (dispatched == Step::finished) watch.pause(kCombinerPauseNs);
     }
     // Before the first rows are pushed there is nothing to combine: claims and rehearsals would only delay them.
-    if (dispatched != Step::advanced && combined != Step::finished && dispatcher->has_pushed()) {
-      combined = combiner->step(group);
-      trace_step(args, group, combiner_log, combined, *combiner);
+    if (dispatched != Step::advanced && combined != Step::finished && dispatcher.has_pushed()) {
+      combined = combiner.step(group);
+      trace_step(args, group, combiner_log, combined, combiner);
       log.continue_after(args, combiner_log);
     }
     if (dispatched == Step::advanced || combined == Step::advanced) {
-      watch->reset();
-    } else if (dispatched == Step::failed || watch->must_stop(group)) {
+      watch.reset();
+    } else if (dispatched == Step::failed || watch.must_stop(group)) {
       if (dispatched != Step::finished) {
-        give_up(args, call, group, Actor::dispatcher, dispatched, dispatcher->wait());
+        give_up(args, call, group, Actor::dispatcher, dispatched, dispatcher.wait());
       }
-      if (combined != Step::finished) give_up(args, call, group, Actor::combiner, combined, combiner->wait());
+      if (combined != Step::finished) give_up(args, call, group, Actor::combiner, combined, combiner.wait());
       return;
     }
   }
 }
 
 /// `service` counts the service warps of all blocks, see roster_of(). `combiner_log`: of a combiner beside a dispatcher.
-/// `subscribers`: the group that the warp is as a subscriber.
-template <DType dtype, class SubscriberGroup = WarpGroup>
+/// `subscribers`, `dispatchers`: the group that the warp is as one of them.
+template <DType dtype, class SubscriberGroup = WarpGroup, class DispatcherGroup = WarpGroup>
 __device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
-                                 WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {}) {
+                                 WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {},
+                                 const DispatcherGroup& dispatchers = {}) {
   const WarpGroup group;
   const int scheduler_warp = call.roster.num_subscribers;
   if (service < scheduler_warp) {
@@ -117,7 +119,7 @@ __device__ void run_service_warp(const KernelArgs& args, const Call& call, const
     Scheduler<WarpGroup> scheduler(call);
     run_actor(args, call, group, Actor::scheduler, scheduler, log);
   } else {
-    run_dispatcher<dtype>(args, call, fabric, service - scheduler_warp - 1, log, combiner_log);
+    run_dispatcher<dtype>(args, call, fabric, service - scheduler_warp - 1, log, combiner_log, dispatchers);
   }
 }
 

@@ -102,7 +102,7 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
     it.rosters.push_back({.num_dispatchers = dice.between(1, 3),
                           .num_processors = dice.between(1, 3),
                           .num_subscribers = dice.between(1, p.num_ranks),
-                          .num_combiners = dice.pick({1, 4, 40, 100}),
+                          .num_helpers = dice.pick({0, 1, 4, 12}),
                           .listed_routes = dice.pick({0, 6, 100})});
   }
   it.flush_after_idle_steps = dice.pick({1, 4, 20});

@@ -30,7 +30,7 @@ TEST_P(Threads, two_hundred_calls_on_one_heap_are_exact_with_one_thread_an_actor
                  {.roster = {.num_dispatchers = 2,
                              .num_processors = 2,
                              .num_subscribers = std::min(2, problem.num_ranks),
-                             .num_combiners = 32,
+                             .num_helpers = 8,
                              .listed_routes = 16},
                   .num_threads = 0,
                   .flush_after_idle_steps = 3},

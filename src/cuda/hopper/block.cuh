@@ -6,6 +6,7 @@
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
+//   dispatcher <--rows--> consumers                  (those that wait for the first task push rows, too)
 //   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
 // Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
 // an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
@@ -19,6 +20,7 @@
 #include "actors/task.hpp"
 #include "cuda/fabric.cuh"
 #include "cuda/hopper/ptx.cuh"
+#include "cuda/hopper/shared_rows.cuh"
 #include "cuda/hopper/tile_shape.hpp"
 #include "cuda/tracing.cuh"
 
@@ -52,6 +54,7 @@ struct BlockMemory {
   alignas(16) TaskSlot slots[kTaskSlots];
   alignas(16) Call call;
   Traffic traffic;
+  SharedRows rows;
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
   Barrier empty[kStages];      ///< every consumer warp
@@ -77,6 +80,12 @@ struct BlockMemory {
   }
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
+
+/// All of the block's dynamic shared memory.
+__device__ inline BlockMemory& block_memory() {
+  extern __shared__ __align__(1024) char shared[];
+  return *reinterpret_cast<BlockMemory*>(shared);
+}
 
 /// All consumers of the block have come here.
 __device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }

@@ -6,6 +6,7 @@
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/loader.cuh"
 #include "cuda/hopper/own_list.cuh"
+#include "cuda/hopper/row_helpers.cuh"
 #include "cuda/service.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
@@ -26,7 +27,7 @@ __device__ void help_combine(const KernelArgs& args, const Call& call, BlockMemo
   using Warp = BulkWarp<dtype>;
   std::uint32_t parity = 0;
   const Warp group{{}, block.stages[0] + warp * Warp::kBytes, &block.cells[warp], &parity};
-  Combiner<Warp> combiner(call, 0);
+  Combiner<Warp> combiner(call);
   log.restart(args);
   run_actor(args, call, group, Actor::combiner, combiner, log, kCombinerPauseNs);
 }
@@ -41,10 +42,12 @@ template <DType dtype>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     moe_kernel(const __grid_constant__ KernelArgs args, const __grid_constant__ TensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) char shared[];
-  BlockMemory& block = *reinterpret_cast<BlockMemory*>(shared);
+  BlockMemory& block = block_memory();
   constexpr TraceRows rows = kTraceRows;
-  if (threadIdx.x == 0) block.init_barriers();
+  if (threadIdx.x == 0) {
+    block.init_barriers();
+    block.rows.init();
+  }
   begin_trace(args, block.logs);
   load_call(args, block.call, block.traffic, block.gave_up);
   const Call& call = block.call;
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
-                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed});
+                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed}, DispatcherWarp{});
     } else if (runs) {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
@@ -70,6 +73,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     take_registers<kConsumerRegisters>();
     if (runs) {
       if (blockIdx.x == 0 && call.lists_at_once()) OwnList(call, block, warp - kFirstConsumer).make();
+      help_push(call, fabric, block);
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
       help_combine<dtype>(args, call, block, warp - kFirstConsumer,
                           WarpLog{block.logs, rows.helper(0) - kFirstConsumer});

@@ -27,7 +27,7 @@ class OwnList {
   __device__ OwnList(const Call& call, BlockMemory& block, int warp)
       : call_(call), block_(block), warp_(warp), thread_(warp * 32 + static_cast<int>(threadIdx.x % 32)),
         num_experts_(call.geometry().num_local_experts),
-        slot_(call.wave_slot(call.rank, call.lined() ? 0 : ring_slot(call))), image_(call.image(slot_)) {}
+        slot_(call.wave_slot(call.rank, ring_slot(call))), image_(call.image(slot_)) {}
 
   /// All consumers of the block.
   __device__ void make() {
@@ -52,8 +52,7 @@ class OwnList {
   static constexpr int kThreads = kConsumerWarps * 32;
 
   __device__ static int ring_slot(const Call& call) {
-    const Geometry& g = call.geometry();
-    return static_cast<int>(call.epoch_state().wave_sequence[call.rank] % static_cast<std::uint64_t>(g.wave_ring));
+    return call.lined() ? 0 : call.ring_slot(call.epoch_state().wave_sequence[call.rank]);
   }
 
   // The staging areas: sums of warps, and [kConsumerWarps][num_experts] counts; see listed_routes().

@@ -1,0 +1,38 @@
+// Both sides of SharedRows: the dispatcher that offers rows, and consumers that push some of them.
+#pragma once
+
+#include "cuda/hopper/block.cuh"
+
+namespace flashmoe::cuda_backend::hopper {
+
+/// A dispatcher whose block's consumers may help; see Dispatcher::kShares.
+struct DispatcherWarp : WarpGroup {
+  /// Asked for anew each time: a dispatcher has no register to keep it in.
+  __device__ static SharedRows& rows() {
+    SharedRows* rows = &block_memory().rows;
+    asm volatile("" : "+l"(rows));
+    return *rows;
+  }
+  __device__ void offer(std::int64_t first_token, bool goes, std::uint32_t first_slot, int peer, int ring_slot) const {
+    rows().offer(*this, first_token, goes, first_slot, peer, ring_slot);
+  }
+  __device__ bool push_shared(const Call& call, const Fabric& fabric) const {
+    return rows().push_next(*this, call, fabric);
+  }
+  __device__ void await_shared() const { rows().await(*this); }
+  __device__ void end_sharing() const { rows().close(*this); }
+};
+
+/// A consumer warp until the rows of the first wave are taken, or the first task of its block is there.
+__device__ inline void help_push(const Call& call, const Fabric& fabric, BlockMemory& block) {
+  const bool dispatches = static_cast<int>(blockIdx.x) * kServiceWarps > call.roster.num_subscribers;
+  const bool several = call.num_tokens > call.roster.num_dispatchers;  // to push by one
+  if (call.geometry().num_ranks == 1 || call.lined() || !dispatches || !several) return;
+  const WarpGroup group;
+  constexpr unsigned kPauseNs = 100;
+  while (!block.rows.closed(group) && !group.any(block.filled[0].test(0))) {
+    if (!block.rows.push_next(group, call, fabric)) __nanosleep(kPauseNs);
+  }
+}
+
+}  // namespace flashmoe::cuda_backend::hopper
