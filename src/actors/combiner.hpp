@@ -41,18 +41,18 @@ class Combiner {
 
   // ---- counted form: next_ is a part of a token of the call ------------------------------------------------------
 
-  /// The leader's next part.
+  /// The leader's next part, or one past the last.
   FLASHMOE_HD std::int64_t claim(const Group& group) const {
     if (!group.leader()) return 0;
-    if (static_cast<std::int64_t>(peek(&call_.counters().combine_claims)) >= claims_end()) return call_.num_tokens * parts_;
-    return static_cast<std::int64_t>(draw(&call_.counters().combine_claims));
+    std::uint64_t* claims = &call_.counters().combine_claims;
+    const bool leaves = !helps_ && call_.roster.num_helpers > 0 && static_cast<std::int64_t>(peek(claims)) >= claims_end();
+    return leaves ? call_.num_tokens * parts_ : static_cast<std::int64_t>(draw(claims));
   }
 
-  /// The last parts of a call are left to helpers, one each: the call would wait for those that are slower. But not parts that
-  /// a later wave waits for.
+  /// Where a combiner beside a dispatcher stops: the last parts of a call are left to helpers, one each, as the call would wait
+  /// for those that are slower. But not parts that a later wave waits for.
   FLASHMOE_HD std::int64_t claims_end() const {
     const std::int64_t all = call_.num_tokens * parts_;
-    if (helps_ || call_.roster.num_helpers == 0) return all;
     const std::int64_t followed = call_.own_waves() - geometry().wave_ring;  // waves whose slot another uses after them
     const std::int64_t awaited = followed > 0 ? call_.wave_begin(followed) * parts_ : 0;
     const std::int64_t others = all - call_.roster.num_helpers;

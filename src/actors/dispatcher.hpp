@@ -177,6 +177,7 @@ class Dispatcher {
     peer_offset_ = 1;
     rows_ = {0, 0};
     part_ = index_;
+    looks_for_plan_ = true;
     phase_ = next;
     return Step::advanced;
   }
@@ -192,11 +193,13 @@ class Dispatcher {
   }
 
   /// This dispatcher's tokens to every other rank that has one of their experts, rank by rank: of a group's width of tokens
-  /// each thread looks up one. Slots of a rank follow one another. Once the lists are placed they go before any more rows,
-  /// which they would have to queue behind.
+  /// each thread looks up one. Slots of a rank follow one another. Once the lists are placed they go before any more rows of
+  /// this dispatcher, which they would have to queue behind.
   FLASHMOE_HD Step push_rows(const Group& group) {
-    if (!sends_lists_ && plan_is_placed(group)) return Step::advanced;
+    if (looks_for_plan_ && plan_is_placed(group)) return Step::advanced;
+    const bool placed = !sends_lists_ && peek(&call_.counters().placed[ring_slot_]) >= planners_joined_;  // beside the row
     if (peer_offset_ < geometry().num_ranks) push_some(group, call_.peer_at(peer_offset_));
+    looks_for_plan_ = group.any(placed);
     if (peer_offset_ < geometry().num_ranks) return Step::advanced;
     group.sync();
     if constexpr (kShares) group.end_sharing();
@@ -227,7 +230,7 @@ class Dispatcher {
     const std::uint32_t slot = exists ? call_.slot_map(token)[peer] : 0;
     const bool goes = exists && goes_to(g, call_.wave_ids(wave_) + std::int64_t{token} * g.top_k, peer);
     const Scan scan = group.number(goes);
-    batch_ = {goes, scan.before, scan.total, 0};
+    batch_ = {scan.total, goes, scan.before, 0};
     if (scan.total == 0) return;
     if (rows_.count == 0) {
       const std::int32_t first = group.first(goes && scan.before == 0, token);
@@ -293,6 +296,7 @@ class Dispatcher {
     }
     group.sync();
     sends_lists_ = true;
+    looks_for_plan_ = false;
     then_ = phase_ == Phase::await_plan ? Phase::end_wave : Phase::push_rows;
     phase_ = Phase::send_lists;
     return true;
@@ -364,17 +368,19 @@ class Dispatcher {
   WaveCut cut_;                        ///< of the wave
   int part_ = 0;                       ///< of the lists: the next to send here
   bool sends_lists_ = false;           ///< or has sent
+  bool looks_for_plan_ = false;        ///< before the next row
   Phase then_ = Phase::done;           ///< after the lists
   TokenRange tokens_;                  ///< to push here, of the wave
   std::int64_t next_token_ = 0;        ///< of these, to the rank at peer_offset_
   int peer_offset_ = 0;
-  PushedRows rows_;                    ///< pushed to that rank so far, but for those of
+  PushedRows rows_;                    ///< pushed to that rank so far, not counting batch_
   struct {
+    std::uint32_t total = 0;  ///< that go there
+    // Where rows are not shared:
     bool goes = false;         ///< this thread's token
     std::uint32_t before = 0;  ///< tokens of lower threads that go
-    std::uint32_t total = 0;
-    std::uint32_t pushed = 0;  ///< here, unless they are shared
-  } batch_;                            ///< the next tokens, a thread each
+    std::uint32_t pushed = 0;
+  } batch_;                            ///< of the next tokens, a thread each
   LinedDispatcher<Group, Fabric> lined_;
   Wait wait_;
 };

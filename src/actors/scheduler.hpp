@@ -37,8 +37,9 @@ class Scheduler {
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
 
   FLASHMOE_HD Step look_for_work(const Group& group) {
-    // What comes during a pass makes the next one; after the pass that found all waves closed nothing comes.
-    if (!cutting_ && closed_ != kAllWavesClosed) read_progress(group);
+    // What comes during a pass makes the next one, but for what is looked at again; after the pass that found all waves closed
+    // nothing comes.
+    if (!cutting_ && !nothing_will_land()) read_progress(group);
     if (cutting_) return cut_next(group);
     if (num_downs_ == num_cut_ && no_more_tasks()) return publish_exits(group);
     return flush_if_starved();
@@ -59,9 +60,11 @@ class Scheduler {
     return ahead + static_cast<int>(blocks) * up_tasks >= enough_early_ * processors;
   }
 
-  /// Whether they are so few that what can be done is done.
+  /// Whether they are so few that processors may run out: then part of a group, or down tasks before their time, are better
+  /// than nothing. Less than a task each; half of it where no more than one is kept ahead.
   FLASHMOE_HD bool few(int ahead) const {
-    return nothing_will_land() ? ahead < call_.roster.num_processors : 2 * ahead < enough_early_ * call_.roster.num_processors;
+    const bool one_ahead = !nothing_will_land() && enough_early_ == 1;
+    return (one_ahead ? 2 * ahead : ahead) < call_.roster.num_processors;
   }
 
   /// Where pre_reduced results run, completions publish reduce tasks, too.
@@ -84,6 +87,8 @@ class Scheduler {
     closed = group.least(closed);
     version = group.sum(version);
     group.sync();
+    if (version != seen_version_) looked_ = false;
+    seen_version_ = version;
     if (cutting_ && closed != kAllWavesClosed) return;  // a pass ends before the next, but for the last
     if (closed != closed_) {
       closed_ = closed;
@@ -202,10 +207,7 @@ class Scheduler {
     }
     const std::uint32_t count = group.scan(ups.size).total;
     if (count == 0 && wanted.total > 0) {
-      if (!nothing_will_land()) {  // look again: rows land meanwhile, maybe all
-        looked_ = false;
-        read_progress(group);
-      }
+      if (!nothing_will_land()) read_progress(group);  // rows land meanwhile, maybe all
       return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
     }
     group.sync();
@@ -306,7 +308,7 @@ class Scheduler {
 
   /// Reduce tasks come from processors, until the last wave has retired.
   FLASHMOE_HD bool no_more_tasks() const {
-    return closed_ == kAllWavesClosed &&
+    return nothing_will_land() &&
            (!call_.pre_reduced() ||
             observe<Scope::device>(&call_.counters().retired_waves) == total_waves());
   }
@@ -328,7 +330,7 @@ class Scheduler {
   /// Nothing to cut. When nothing runs either, but rows wait for a fuller tile, stop waiting after a while.
   FLASHMOE_HD Step flush_if_starved() {
     const std::uint64_t retired = observe<Scope::device>(&call_.counters().retired_blocks);
-    if (retired == num_cut_ && closed_ != kAllWavesClosed && ++idle_steps_ == call_.flush_after_idle_steps) {
+    if (retired == num_cut_ && !nothing_will_land() && ++idle_steps_ == call_.flush_after_idle_steps) {
       start_pass(true);
       return Step::idle;
     }
@@ -342,9 +344,9 @@ class Scheduler {
   static constexpr int kEnough = 4;
   /// The same while rows are still to land, in elements of k, of which a task has more or fewer: what lands meanwhile joins the
   /// next group.
-  static constexpr int kEnoughEarly = 4096;
+  static constexpr int kEarlyElements = 4096;
   FLASHMOE_HD static int enough_early(const Call& call) {
-    const int tasks = kEnoughEarly / (call.plan.up_tiles * call.geometry().hidden);
+    const int tasks = kEarlyElements / (call.plan.up_tiles * call.geometry().hidden);
     return tasks < 1 ? 1 : tasks > kEnough ? kEnough : tasks;
   }
 
@@ -364,7 +366,8 @@ class Scheduler {
   /// there is time for that only now.
   bool rehearsing_ = true;
   std::uint32_t closed_ = 0;
-  std::uint32_t version_ = 0;
+  std::uint32_t version_ = 0;       ///< when the pass began
+  std::uint32_t seen_version_ = 0;  ///< the last
   std::uint64_t num_cut_ = 0;
   std::uint32_t num_free_ = 0;         ///< places after those of all cut that are known to be free
   std::uint64_t num_downs_ = 0;        ///< m-blocks whose down tasks are published

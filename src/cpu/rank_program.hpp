@@ -70,13 +70,12 @@ class RankProgram {
     return 0;
   }
 
-  /// One step of one actor, until it has finished. Different actors may be stepped by different threads. Helpers do nothing
+  /// One step of one actor that has not finished. Different actors may be stepped by different threads. Helpers do nothing
   /// before all processors have finished: at the latest they come then.
   Step step(int actor) {
     const SoloGroup group;
     Step result = Step::idle;
-    const bool is_late = actor >= first_helper(call_.roster) && processors_left_->load() > 0;
-    if (!is_late) with(actor, [&](auto& it) { result = it.step(group); });
+    if (actor < first_helper(call_.roster) || may_help()) with(actor, [&](auto& it) { result = it.step(group); });
     if (kind(actor) == Actor::processor && result == Step::finished) --*processors_left_;
     statuses_[static_cast<std::size_t>(actor)] = result;
     return result;
@@ -126,6 +125,8 @@ class RankProgram {
   /// The scheduler comes before it.
   static int first_processor(const Roster& roster) { return first_subscriber(roster) + roster.num_subscribers + 1; }
   static int first_helper(const Roster& roster) { return first_processor(roster) + roster.num_processors; }
+
+  bool may_help() const { return processors_left_->load() == 0; }
 
   template <class Function>
   void with(int actor, const Function& function) {

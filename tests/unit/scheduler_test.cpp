@@ -41,7 +41,9 @@ class Landed {
 
   void close() { tell({.version = 0, .closed_waves = kAllWavesClosed}); }
   /// Rows have landed, and more may come.
-  void keep_open() { tell({.version = 1, .closed_waves = 0}); }
+  void keep_open(std::uint32_t version = 1, std::uint32_t closed_waves = 0) {
+    tell({.version = version, .closed_waves = closed_waves});
+  }
 
   /// Steps the scheduler until it has nothing to do, and takes what it published, up to `most` tasks; and again, while
   /// there is anything.
@@ -213,6 +215,34 @@ TEST(Scheduler, cuts_long_tasks_still_later_while_rows_land_and_starts_anew_when
   rank.close();
   expect_tasks(rank.tasks(scheduler), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), up(2, 0), up(3, 0), up(4, 0), up(2, 1),
                                        up(3, 1), up(4, 1), down(1), down(2), down(3), down(4), kExit});
+}
+
+TEST(Scheduler, what_lands_while_a_pass_waits_joins_the_next_group) {
+  Landed rank({4, 16}, 9);
+  rank.call.heap.geometry.hidden = rank.call.heap.geometry.tile.down_columns = 4096;
+  rank.call.landed(0)[1] = 4;
+  rank.keep_open();
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 0), {});
+  rank.call.landed(0)[1] = 12;
+  rank.keep_open(2);
+  for (int step = 0; step < 2; ++step) expect_tasks(rank.tasks(scheduler, 0), {});  // it hears of them, and looks
+  rank.call.landed(0)[1] = 16;                                                      // it has not heard of these
+  expect_tasks(rank.tasks(scheduler, 2), {up(0, 0), up(0, 1)});
+  EXPECT_EQ(rank.call.m_block(1).group_size, 3u);
+}
+
+TEST(Scheduler, a_pass_goes_on_when_one_of_several_waves_closes) {
+  Landed rank({8, 8}, 9);
+  rank.call.heap.geometry.hidden = rank.call.heap.geometry.tile.down_columns = 4096;
+  rank.call.landed(0)[0] = rank.call.landed(0)[1] = 4;
+  rank.keep_open();
+  Scheduler<SoloGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 0), {});  // expert 0's first m-block is enough
+  rank.call.landed(0)[0] = 8;
+  rank.keep_open(2, 1);
+  expect_tasks(rank.tasks(scheduler, 3), {up(0, 0), up(0, 1), up(1, 0)});
+  EXPECT_EQ(rank.call.m_block(1).local_expert, 1u);
 }
 
 TEST(Scheduler, down_tasks_keep_their_distance_when_no_place_is_free_until_processors_run_out) {

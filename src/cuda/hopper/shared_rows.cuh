@@ -10,9 +10,9 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// Up to 32 tokens, of which some go to a peer, into slots that follow each other. In shared memory; one dispatcher offers,
-/// any warp of the block takes. All words are accessed by atomics, one lane a warp; fences of the block order what they stand
-/// for.
+/// Up to 32 tokens, of which some go to a peer, into slots that follow each other. In shared memory; the block's one dispatcher
+/// offers, any warp of the block takes. All words are accessed by atomics, one lane a warp; fences of the block order what they
+/// stand for.
 class SharedRows {
  public:
   /// One thread of the block, before any other call.
@@ -24,21 +24,26 @@ class SharedRows {
                         int ring_slot) {
     const unsigned tokens = __ballot_sync(WarpGroup::kAll, goes);
     if (group.leader()) {
-      atomicExch(&what_, tokens | static_cast<Word>(first_slot) << 32);
-      atomicExch(&where_, static_cast<Word>(first_token) | static_cast<Word>(peer) << kPeerBit |
-                              static_cast<Word>(ring_slot) << kRingSlotBit);
+      atomicExch(&tokens_, tokens);
+      atomicExch(&first_token_, static_cast<unsigned>(first_token));
+      atomicExch(&first_slot_, first_slot);
+      atomicExch(&place_, static_cast<unsigned>(peer) << 16 | static_cast<unsigned>(ring_slot));
       atomicExch(&done_, 0);
       __threadfence_block();
-      atomicExch(&takes_, static_cast<Word>(__popc(tokens)) << 32);
+      atomicExch(&takes_, static_cast<unsigned>(__popc(tokens)) << 16);
     }
     group.sync();
   }
 
-  /// No more rows will be offered before the block's first task. Collective.
+  /// All rows of the wave are done. Collective.
   __device__ void close(const WarpGroup& group) {
     if (group.leader()) atomicExch(&takes_, kClosed);
   }
-  __device__ bool closed(const WarpGroup& group) { return group.broadcast(group.leader() && read(takes_) == kClosed); }
+  /// Whether they are, and none of another wave have been offered. Collective.
+  __device__ bool closed(const WarpGroup& group) {
+    const unsigned takes = group.broadcast(group.leader() ? read(takes_) : 0);
+    return takes >> 16 == 0 && (takes & kClosed) != 0;
+  }
 
   /// Collective: pushes the next row that nobody has taken; false when there is none. Memory ordering: acquire, and release
   /// towards await().
@@ -60,7 +65,7 @@ class SharedRows {
   /// Collective, once push_next() has found no row: waits for rows that others are storing at this moment.
   __device__ void await(const WarpGroup& group) {
     if (group.leader()) {
-      const Word total = read(takes_) >> 32;
+      const unsigned total = read(takes_) >> 16;
       while (read(done_) < total) {
       }
       __threadfence_block();
@@ -69,44 +74,42 @@ class SharedRows {
   }
 
  private:
-  using Word = unsigned long long;
-  static constexpr int kPeerBit = 40;  // of where_
-  static constexpr int kRingSlotBit = 52;
-  static constexpr Word kTokenMask = (Word{1} << kPeerBit) - 1;
-  static constexpr Word kClosed = ~Word{0};  ///< of takes_; no row has this number
+  /// Of takes_: none offered, more takes than there ever are. A late take adds to it and changes nothing.
+  static constexpr unsigned kClosed = 1u << 15;
+  static_assert(Limits::num_ranks < 1 << 16 && Limits::wave_ring < 1 << 16);
 
   struct Copy {
     const char* from = nullptr;
     char* to = nullptr;
   };
 
-  __device__ static Word read(Word& word) { return atomicAdd(&word, 0); }
+  __device__ static unsigned read(unsigned& word) { return atomicAdd(&word, 0); }
   /// Whether what was read from takes_ is the number of a row.
-  __device__ static bool is_row(Word taken) { return (taken & 0xffffffffull) < taken >> 32; }
+  __device__ static bool is_row(unsigned takes) { return (takes & 0xffffu) < takes >> 16; }
 
   /// The next row, if there is one. One thread.
   __device__ Copy take(const Call& call, const Fabric& fabric, std::int64_t bytes) {
     if (!is_row(read(takes_))) return {};
-    const Word taken = atomicAdd(&takes_, 1);
-    if (!is_row(taken)) return {};
+    const unsigned takes = atomicAdd(&takes_, 1);
+    if (!is_row(takes)) return {};
     __threadfence_block();  // from here to done_ no other rows are offered
-    const Word what = read(what_);
-    const Word where = read(where_);
-    const auto row = static_cast<std::uint32_t>(taken);
-    auto tokens = static_cast<unsigned>(what);
-    for (std::uint32_t before = 0; before < row; ++before) tokens &= tokens - 1;
-    const auto token = static_cast<std::int64_t>(where & kTokenMask) + __ffs(static_cast<int>(tokens)) - 1;
-    const auto peer = static_cast<int>(where >> kPeerBit & 0xfff);
-    const auto ring_slot = static_cast<int>(where >> kRingSlotBit);
+    const unsigned row = takes & 0xffffu;
+    unsigned tokens = read(tokens_);
+    for (unsigned before = 0; before < row; ++before) tokens &= tokens - 1;
+    const std::int64_t token = std::int64_t{read(first_token_)} + __ffs(static_cast<int>(tokens)) - 1;
+    const unsigned place = read(place_);
+    const auto peer = static_cast<int>(place >> 16);
     fabric.count_row(peer, bytes);
-    return {call.x_row(token),
-            fabric.address(peer, call.heap.token_row(call.rank, ring_slot, static_cast<std::uint32_t>(what >> 32) + row))};
+    return {call.x_row(token), fabric.address(peer, call.heap.token_row(call.rank, static_cast<int>(place & 0xffffu),
+                                                                        read(first_slot_) + row))};
   }
 
-  Word takes_;  ///< rows offered in the upper half, how often one was taken in the lower
-  Word done_;   ///< rows stored
-  Word what_;   ///< first slot, and a bit for each of 32 tokens
-  Word where_;  ///< ring slot, peer, first token
+  unsigned takes_;        ///< rows offered in the upper half, how often one was taken in the lower
+  unsigned done_;         ///< rows stored
+  unsigned tokens_;       ///< bit i: token first_token_ + i goes
+  unsigned first_token_;
+  unsigned first_slot_;
+  unsigned place_;        ///< peer in the upper half, ring slot in the lower
 };
 
 }  // namespace flashmoe::cuda_backend::hopper
