@@ -27,10 +27,11 @@ void choose_layer(const Options& options, Job& job) {
   if (!options.config.empty()) ways.emplace_back("--config");
   if (!options.checkpoint.empty()) ways.emplace_back("--checkpoint");
   std::vector<std::string> sizes;
-  if (options.hidden) sizes.emplace_back("--hidden");
-  if (options.intermediate) sizes.emplace_back("--intermediate");
-  if (options.experts) sizes.emplace_back("--experts");
-  if (options.top_k) sizes.emplace_back("--top-k");
+  std::vector<std::string> missing;
+  (options.hidden ? sizes : missing).emplace_back("--hidden");
+  (options.intermediate ? sizes : missing).emplace_back("--intermediate");
+  (options.experts ? sizes : missing).emplace_back("--experts");
+  (options.top_k ? sizes : missing).emplace_back("--top-k");
   const bool custom = !sizes.empty();
   if (custom) ways.push_back(fmt::format("{}", fmt::join(sizes, ", ")));
   if (ways.size() != 1) {
@@ -38,6 +39,10 @@ void choose_layer(const Options& options, Job& job) {
                                       "--intermediate I --experts E --top-k K",
                                       ways.empty() ? "none" : fmt::format("{}", fmt::join(ways, " and ")),
                                       options.from_files ? "--config FILE, --checkpoint DIR --layer N, " : ""));
+  }
+  if (custom && !missing.empty()) {
+    throw InvalidArgument(fmt::format("a layer given by its sizes needs all four, got {}: add {}", ways.front(),
+                                      fmt::join(missing, ", ")));
   }
   if (options.checkpoint.empty() == options.layer.has_value()) {
     throw InvalidArgument("--checkpoint DIR and --layer N go together: give both, or neither");

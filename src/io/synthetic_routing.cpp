@@ -146,13 +146,20 @@ RoutingSpec parse_routing_spec(std::string_view text) {
     std::error_code ignored;
     return std::filesystem::is_regular_file(path, ignored);
   };
+  const auto require_file = [&](std::string_view path) {
+    if (is_file(path)) return;
+    throw InvalidArgument(fmt::format("routing file {} does not exist: give the path of one that does", printable(path)));
+  };
   constexpr std::string_view histogram = "histogram:";
-  if (text.starts_with(histogram) && is_file(text.substr(histogram.size()))) {
+  if (text.starts_with(histogram)) {
+    require_file(text.substr(histogram.size()));
     return {.kind = RoutingKind::histogram, .histogram_file = text.substr(histogram.size())};
   }
   if (is_file(text)) return {.kind = RoutingKind::file, .ids_file = text};
   const std::size_t comma = text.find(',');
-  if (comma != std::string_view::npos && is_file(text.substr(0, comma)) && is_file(text.substr(comma + 1))) {
+  if (comma != std::string_view::npos) {
+    require_file(text.substr(0, comma));
+    require_file(text.substr(comma + 1));
     return {.kind = RoutingKind::file, .ids_file = text.substr(0, comma), .weights_file = text.substr(comma + 1)};
   }
   throw InvalidArgument(fmt::format("routing ({}) must be uniform, zipf:S, all-to-one, or an existing "

@@ -67,7 +67,7 @@ TEST(CliErrors, the_layer_is_named_in_one_way) {
   expect_refused("run --preset dbrx --layer 3", "--checkpoint DIR and --layer N go together");
   expect_refused("run --checkpoint .", "--checkpoint DIR and --layer N go together");
   expect_refused("run --preset dbrx --no-gate", "--preset fixes them");
-  expect_refused("run --hidden 64 --intermediate 96 --experts 8", "top_k (0) must be between 1 and 32");
+  expect_refused("run --hidden 64 --intermediate 96 --experts 8", "got --hidden, --intermediate, --experts: add --top-k");
 }
 
 TEST(CliErrors, token_counts_are_counts) {
@@ -104,6 +104,10 @@ TEST(CliErrors, files_that_do_not_fit_are_named) {
   expect_refused("run --hidden-states " + states.string() + kSmall, "x.npy");
   const auto ids = folder.write("ids.npy", "not an array");
   expect_refused("run --routing " + ids.string() + kSmall, "ids.npy");
+  const std::string none = (folder / "none.npy").string();
+  expect_refused("run --routing " + ids.string() + "," + none + kSmall, "none.npy does not exist");
+  expect_refused("run --routing " + none + "," + ids.string() + kSmall, "none.npy does not exist");
+  expect_refused("run --routing histogram:" + none + kSmall, "none.npy does not exist");
   expect_refused("run --output " + (folder / "y.txt").string() + kSmall, "must be a .safetensors or .npy file");
   expect_refused("run --output " + (folder / "none/y.npy").string() + kSmall, "in an existing folder");
 }
