@@ -193,8 +193,8 @@ class Dispatcher {
   }
 
   /// This dispatcher's tokens to every other rank that has one of their experts, rank by rank: of a group's width of tokens
-  /// each thread looks up one. Slots of a rank follow one another. Once the lists are placed they go before any more rows of
-  /// this dispatcher, which they would have to queue behind.
+  /// each thread looks up one. Slots of a rank follow one another. Once the lists are placed they go before any more rows that
+  /// this warp pushes, which they would have to queue behind.
   FLASHMOE_HD Step push_rows(const Group& group) {
     if (looks_for_plan_ && plan_is_placed(group)) return Step::advanced;
     const bool placed = !sends_lists_ && peek(&call_.counters().placed[ring_slot_]) >= planners_joined_;  // beside the row

@@ -174,8 +174,17 @@ class Subscriber {
   FLASHMOE_HD Outcome read_ids(const Group& group, int source) {
     const Geometry& g = geometry();
     const int slot = ring_slot(source, 0);
-    const auto num_tokens = static_cast<std::int64_t>(call_.source_state(source).num_tokens);
-    Routes routes{call_.topk_ids, call_.topk_weights};
+    if constexpr (requires { group.await_own_list(); }) {
+      if (source == call_.rank && call_.lists_at_once()) {
+        group.await_own_list();
+        count_opened(group, source, slot, call_.wave(call_.wave_slot(source, slot)).num_entries);
+        return Outcome::advanced;
+      }
+    }
+    const SourceState& state = call_.source_state(source);
+    const auto num_tokens = static_cast<std::int64_t>(state.num_tokens);
+    const std::int32_t* ids = call_.topk_ids;
+    const float* weights = call_.topk_weights;
     if (source != call_.rank) {
       std::uint64_t* words = call_.lined_ids(source);
       if (!try_load_lines(group, call_.heap_at<const Line>(call_.heap.lined_ids(source, call_.epoch)),
@@ -184,71 +193,51 @@ class Subscriber {
         return waiting(SignalKind::ids, source, call_.epoch, 0);
       }
       group.sync();
-      routes = {reinterpret_cast<const std::int32_t*>(words),
-                reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false))};
+      ids = reinterpret_cast<const std::int32_t*>(words);
+      weights = reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false));
     }
-    const std::uint32_t num_slots = count_slots(group, source, routes.ids, num_tokens);
-    if (others_list(group, source, num_tokens * g.top_k)) {
-      count_opened(group, source, slot, call_.wave(call_.wave_slot(source, slot)).num_entries);
-    } else {
-      build_image(group, source, slot, routes, num_tokens, num_slots);
-      open_wave(group, source, slot, 0);
-    }
+    // Whether lists carry weights is the plan's say: a rank without tokens of its own may have null pointers.
+    build_image(group, source, slot, {ids, call_.plan.list_weights ? weights : nullptr}, num_tokens);
+    open_wave(group, source, slot, 0);
     return Outcome::advanced;
-  }
-
-  /// Whether other threads have made the list of a source, up to an open wave; see cuda/hopper/list_maker.cuh.
-  FLASHMOE_HD bool others_list([[maybe_unused]] const Group& group, [[maybe_unused]] int source,
-                               [[maybe_unused]] std::int64_t num_routes) {
-    if constexpr (requires { group.await_list(); }) {
-      const bool made = source == call_.rank ? call_.lists_at_once()
-                                             : num_routes <= call_.roster.listed_routes && group.offer_list(call_, index_);
-      if (made) group.await_list();
-      return made;
-    }
-    return false;
   }
 
   struct Routes {
     const std::int32_t* ids;  // [num_tokens][top_k]
-    const float* weights;     // same, if the plan lists weights
+    const float* weights;     // same, or null
   };
 
-  /// Numbers the source's tokens that come here, and tells how many they are: their rows land while the list is made.
-  FLASHMOE_HD std::uint32_t count_slots(const Group& group, int source, const std::int32_t* ids, std::int64_t num_tokens) {
-    if (source == call_.rank) return static_cast<std::uint32_t>(num_tokens);
+  /// The image that `source` would have sent in counted form.
+  FLASHMOE_HD void build_image(const Group& group, int source, int slot, const Routes& routes, std::int64_t num_tokens) {
     const Geometry& g = geometry();
+    const RouteImage image = call_.image(call_.wave_slot(source, slot));
+    const std::int32_t* ids = routes.ids;
     std::uint32_t* slots = call_.lined_slots(index_);
     std::uint32_t num_slots = 0;
-    for (std::int64_t base = 0; base < num_tokens; base += group.size()) {
+    for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
       const std::int64_t token = base + group.index();
       const bool goes = token < num_tokens && goes_to(g, ids + token * g.top_k, call_.rank);
       const Scan scan = group.number(goes);
       if (goes) slots[token] = num_slots + scan.before;
       num_slots += scan.total;
     }
-    group.sync();
-    if (group.leader()) tell_lined_slots(source, num_slots);
-    return num_slots;
-  }
+    if (source == call_.rank) {
+      num_slots = static_cast<std::uint32_t>(num_tokens);
+    } else if (group.leader()) {
+      tell_lined_slots(source, num_slots);  // rows land while the image is built
+    }
 
-  /// The image that `source` would have sent in counted form.
-  FLASHMOE_HD void build_image(const Group& group, int source, int slot, const Routes& routes, std::int64_t num_tokens,
-                               std::uint32_t num_slots) {
-    const Geometry& g = geometry();
-    const RouteImage image = call_.image(call_.wave_slot(source, slot));
-    const std::uint32_t* slots = call_.lined_slots(index_);
     const int first_expert = call_.rank * g.num_local_experts;
     std::uint32_t* counts = call_.expert_counts(index_);
     for (int expert = group.index(); expert < g.num_local_experts; expert += group.size()) counts[expert] = 0;
     group.sync();
-    count_experts(group, g, routes.ids, {0, num_tokens}, first_expert, g.num_local_experts, counts);
+    count_experts(group, g, ids, {0, num_tokens}, first_expert, g.num_local_experts, counts);
     group.sync();
     const std::uint32_t entries = write_image_head(group, image, num_slots, counts);
     place_routes(
         group, g,
-        {.ids = routes.ids,
-         .weights = call_.plan.list_weights ? routes.weights : nullptr,
+        {.ids = ids,
+         .weights = routes.weights,
          .tokens = {0, num_tokens},
          .only_destination = call_.rank,
          .first_cursor = first_expert},

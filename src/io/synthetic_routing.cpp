@@ -151,17 +151,18 @@ RoutingSpec parse_routing_spec(std::string_view text) {
     throw InvalidArgument(fmt::format("routing file {} does not exist: give the path of one that does", printable(path)));
   };
   constexpr std::string_view histogram = "histogram:";
-  if (text.starts_with(histogram)) {
+  if (text.starts_with(histogram) && text.size() > histogram.size()) {
     require_file(text.substr(histogram.size()));
     return {.kind = RoutingKind::histogram, .histogram_file = text.substr(histogram.size())};
   }
   if (is_file(text)) return {.kind = RoutingKind::file, .ids_file = text};
   const std::size_t comma = text.find(',');
-  if (comma != std::string_view::npos) {
+  if (comma != std::string_view::npos && comma > 0 && comma + 1 < text.size()) {
     require_file(text.substr(0, comma));
     require_file(text.substr(comma + 1));
     return {.kind = RoutingKind::file, .ids_file = text.substr(0, comma), .weights_file = text.substr(comma + 1)};
   }
+  if (text.ends_with(".npy")) require_file(text);
   throw InvalidArgument(fmt::format("routing ({}) must be uniform, zipf:S, all-to-one, or an existing "
                                     "histogram:COUNTS.json or IDS.npy[,WEIGHTS.npy]", printable(text)));
 }

@@ -55,7 +55,7 @@ TEST(CliErrors, names_that_do_not_exist_are_listed_against_those_that_do) {
   expect_refused("run --backend tpu --preset dbrx", "backend (tpu) must be one of auto, cpu, cuda");
   expect_refused("run --engine fast --preset dbrx", "engine (fast) must be one of auto, portable, hopper");
   expect_refused("run --engine hopper" + kSmall, "engine (hopper) must be automatic (auto) on backend cpu");
-  expect_refused("run --routing nowhere.npy" + kSmall, "uniform, zipf:S, all-to-one");
+  expect_refused("run --routing nowhere" + kSmall, "uniform, zipf:S, all-to-one");
   expect_refused("run --routing zipf:-1" + kSmall, "zipf:");
 }
 

@@ -1,4 +1,4 @@
-// The list of a rank's own routes that the Hopper engine makes at once (src/cuda/hopper/list_maker.cuh) gives the bits that
+// The list of a rank's own routes that the Hopper engine makes at once (src/cuda/hopper/own_list.cuh) gives the bits that
 // planners' lists give, up to its limits and past them, and for ids that are masked, repeated or all the same.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

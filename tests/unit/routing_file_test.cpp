@@ -56,13 +56,15 @@ TEST(RoutingSpec, FilesThatExistAreTaken) {
 }
 
 TEST(RoutingSpec, OthersAreRefusedWithWhatIsAccepted) {
-  for (const std::string text : {"", "unifrom", "zipf", "missing.npy", "/", "."}) {
+  for (const std::string text : {"", "unifrom", "zipf", "histogram:", "ids.npy,", "/", "."}) {
     EXPECT_EQ(message_of([&] { parse_routing_spec(text); }),
               "routing (" + text + ") must be uniform, zipf:S, all-to-one, or an existing "
               "histogram:COUNTS.json or IDS.npy[,WEIGHTS.npy]");
   }
-  EXPECT_EQ(message_of([&] { parse_routing_spec("missing.npy,weights.npy"); }),
-            "routing file missing.npy does not exist: give the path of one that does");
+  for (const std::string text : {"missing.npy", "missing.npy,weights.npy", "histogram:missing.npy"}) {
+    EXPECT_EQ(message_of([&] { parse_routing_spec(text); }),
+              "routing file missing.npy does not exist: give the path of one that does");
+  }
   for (const std::string exponent : {"", "x", "1.2x", " 1", "-1", "101", "nan", "inf", "1e400"}) {
     EXPECT_EQ(message_of([&] { parse_routing_spec("zipf:" + exponent); }),
               "the exponent of routing (zipf:" + exponent + ") must be a number in 0..100, as in zipf:1.2");

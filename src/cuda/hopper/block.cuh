@@ -7,7 +7,7 @@
 //                       loaders <--empty-- consumers
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
-//   subscriber --list_offer--> consumers --listed--> subscriber   (a list is made from ids; own routes without an offer)
+//   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
 // Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
 // an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
 // any wait.
@@ -48,47 +48,6 @@ inline constexpr int kTaskSlots = 4;
 /// Of task `number`'s slot: its barriers' phase.
 __device__ inline std::uint32_t parity_of(std::uint32_t number) { return number / kTaskSlots & 1u; }
 
-/// All consumers of the block have come here.
-__device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
-
-/// A list that a subscriber offers to the consumers of its block, unless they have gone to their first task. One word, accessed by
-/// atomics.
-class ListOffer {
- public:
-  /// One thread of the block, before any other call.
-  __device__ void init() { state_ = kOpen; }
-
-  /// The subscriber: whether the consumers make the list. Memory ordering: release, if so.
-  __device__ bool offer(const WarpGroup& group) {
-    unsigned before = kLeft;
-    if (group.leader()) {
-      __threadfence_block();
-      before = atomicCAS(&state_, kOpen, kOffered);
-    }
-    return group.broadcast(before) == kOpen;
-  }
-
-  /// All consumers, `warp` of their warps: whether a list is offered before `first`, that of the block's first task, completes.
-  /// Memory ordering: acquire, if so.
-  __device__ bool await(const Barrier& first, int warp) {
-    if (warp == 0 && threadIdx.x % 32 == 0) {
-      while (atomicAdd(&state_, 0) == kOpen) {
-        if (first.test(0)) atomicCAS(&state_, kOpen, kLeft);
-      }
-    }
-    await_consumers();
-    const bool offered = atomicAdd(&state_, 0) == kOffered;
-    __threadfence_block();
-    return offered;
-  }
-
- private:
-  static constexpr unsigned kOpen = 0;
-  static constexpr unsigned kOffered = 1;
-  static constexpr unsigned kLeft = 2;
-  unsigned state_;
-};
-
 struct BlockMemory {
   alignas(1024) char stages[kStages][kStageBytes];  // token rows, then weight rows
   alignas(128) char staging[kConsumerWarps][kStagingBytes];
@@ -96,7 +55,6 @@ struct BlockMemory {
   alignas(16) Call call;
   Traffic traffic;
   SharedRows rows;             ///< of the block's one dispatcher
-  ListOffer list_offer;
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
   Barrier empty[kStages];      ///< every consumer warp
@@ -122,13 +80,16 @@ struct BlockMemory {
   }
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
-static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher, list_offer one subscriber
+static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher
 
 /// All of the block's dynamic shared memory.
 __device__ inline BlockMemory& block_memory() {
   extern __shared__ __align__(1024) char shared[];
   return *reinterpret_cast<BlockMemory*>(shared);
 }
+
+/// All consumers of the block have come here.
+__device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
 
 /// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies.
 template <class Run>

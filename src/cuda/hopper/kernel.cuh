@@ -4,9 +4,9 @@
 #include "cuda/hopper/bulk_combine.cuh"
 #include "cuda/hopper/consumer.cuh"
 #include "cuda/hopper/foreman.cuh"
-#include "cuda/hopper/list_maker.cuh"
 #include "cuda/hopper/loader.cuh"
-#include "cuda/hopper/row_helpers.cuh"
+#include "cuda/hopper/own_list.cuh"
+#include "cuda/hopper/row_sharing.cuh"
 #include "cuda/service.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
@@ -16,16 +16,6 @@ __device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric,
   Foreman foreman(block.call, fabric, block, static_cast<std::uint32_t>(args.decode_rows));
   run_actor(args, block.call, group, Actor::processor, foreman, WarpLog{block.logs, kForemanRow});
   foreman.dismiss(group);
-}
-
-/// Consumers have nothing to multiply yet: in a subscriber's block they may make a list. `warp`: of the consumer warps.
-__device__ inline void make_list(const Call& call, BlockMemory& block, int warp) {
-  const int subscriber = static_cast<int>(blockIdx.x);
-  if (subscriber == 0 && call.lists_at_once()) {
-    ListMaker(call, own_routes(call), block, warp).make();
-  } else if (await_ids(call, subscriber) && block.list_offer.await(block.filled[0], warp)) {
-    ListMaker(call, offered_routes(call, subscriber), block, warp).make();
-  }
 }
 
 /// Consumers have nothing left to multiply: they combine beside the service warps. `warp`: of the consumer warps.
@@ -57,7 +47,6 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   if (threadIdx.x == 0) {
     block.init_barriers();
     block.rows.init();
-    block.list_offer.init();
   }
   begin_trace(args, block.logs);
   load_call(args, block.call, block.traffic, block.gave_up);
@@ -73,7 +62,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
-                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block}, DispatcherWarp{});
+                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed}, DispatcherWarp{});
     } else if (runs) {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
@@ -83,8 +72,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   } else {
     take_registers<kConsumerRegisters>();
     if (runs) {
-      make_list(call, block, warp - kFirstConsumer);
-      help_push(call, fabric, block);
+      if (blockIdx.x == 0 && call.lists_at_once()) OwnList(call, block, warp - kFirstConsumer).make();
+      push_offered_rows(call, fabric, block);
       Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
       help_combine<dtype>(args, call, block, warp - kFirstConsumer,
                           WarpLog{block.logs, rows.helper(0) - kFirstConsumer});

@@ -55,7 +55,7 @@ inline constexpr int kFewestBlocks = 3;
 /// Staging area of one consumer warp: 16 rows of 64 columns, or 4 rows of a whole tile.
 inline constexpr int kStagingBytes = 2048;
 
-/// Most routes of own tokens that the first block's consumers list (list_maker.cuh), if their staging areas hold a sum a warp
+/// Most routes of own tokens that the first block's consumers list (own_list.cuh), if their staging areas hold a sum a warp
 /// and a count a warp and expert, of 4 and 2 bytes. With more routes planners are as fast, and counts have 16 bits.
 constexpr int listed_routes(int num_local_experts) {
   constexpr int kMost = 8192;

@@ -1,7 +1,6 @@
-// Lists that the consumers of a subscriber's block make from ids, having no task yet, with counts in shared memory: of the own
-// routes where they are listed at once (Call::lists_at_once()), and in lined form of the first other source whose ids come.
-// What comes out is what a subscriber makes of them step by step (Subscriber::build_image, open_wave), in a fraction of the
-// time: nothing is told or awaited in between.
+// The list of a rank's own routes where they are listed at once (Call::lists_at_once()): made by the consumers of the first
+// block, which have no task yet, with counts in shared memory. What comes out is what a subscriber makes of them step by
+// step (Subscriber::build_image, open_wave), in a fraction of the time: nothing is told or awaited in between.
 #pragma once
 
 #include <cstdint>
@@ -14,63 +13,21 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// Whether the consumers of the block of subscriber `index` wait for ids of its first source, which is another rank's.
-__device__ inline bool await_ids(const Call& call, int index) {
-  return call.lined() && index > 0 && index < call.roster.num_subscribers;
-}
-
-/// A subscriber whose block's consumers make a list.
+/// A subscriber whose block's consumers make the list of the rank's own routes.
 struct SubscriberWarp : WarpGroup {
-  BlockMemory* block;
-
-  __device__ void await_list() const { block->listed.wait(0); }
-  /// Whether the consumers make the list of the source whose ids are here and whose slots are counted: its subscriber's first,
-  /// and no task has come before.
-  __device__ bool offer_list(const Call& call, int index) const {
-    return await_ids(call, index) && block->list_offer.offer(*this);
-  }
+  Barrier* listed;
+  __device__ void await_own_list() const { listed->wait(0); }
 };
-
-/// What a list is made from.
-struct ListSource {
-  int rank = 0;
-  std::int64_t num_tokens = 0;
-  const std::int32_t* ids = nullptr;     // [num_tokens][top_k]
-  const float* weights = nullptr;        // same
-  const std::uint32_t* slots = nullptr;  // [num_tokens], of tokens that go here; null: a token's slot is its number
-  std::uint32_t num_slots = 0;
-};
-
-__device__ inline ListSource own_routes(const Call& call) {
-  return {.rank = call.rank,
-          .num_tokens = call.num_tokens,
-          .ids = call.topk_ids,
-          .weights = call.topk_weights,
-          .num_slots = static_cast<std::uint32_t>(call.num_tokens)};
-}
-
-/// Of subscriber `index`'s first source, whose list it has offered.
-__device__ inline ListSource offered_routes(const Call& call, int index) {
-  const int source = call.peer_at(index);
-  const auto num_tokens = static_cast<std::int64_t>(call.source_state(source).num_tokens);
-  const std::uint64_t* words = call.lined_ids(source);
-  return {.rank = source,
-          .num_tokens = num_tokens,
-          .ids = reinterpret_cast<const std::int32_t*>(words),
-          .weights = reinterpret_cast<const float*>(words + lined_id_words(call.geometry(), num_tokens, false)),
-          .slots = call.lined_slots(index),
-          .num_slots = static_cast<std::uint32_t>(peek(call.lined_ready(source)) - 1)};
-}
 
 /// Consumer warp w has the w-th part of the tokens. It counts its routes to every expert; sums over experts and parts turn the
 /// counts into places in the list, from where it fills them in turn.
-class ListMaker {
+class OwnList {
  public:
   /// `warp`: of the consumer warps.
-  __device__ ListMaker(const Call& call, const ListSource& source, BlockMemory& block, int warp)
-      : call_(call), source_(source), block_(block), warp_(warp), thread_(warp * 32 + static_cast<int>(threadIdx.x % 32)),
+  __device__ OwnList(const Call& call, BlockMemory& block, int warp)
+      : call_(call), block_(block), warp_(warp), thread_(warp * 32 + static_cast<int>(threadIdx.x % 32)),
         num_experts_(call.geometry().num_local_experts),
-        slot_(call.wave_slot(source.rank, ring_slot(call))), image_(call.image(slot_)) {}
+        slot_(call.wave_slot(call.rank, ring_slot(call))), image_(call.image(slot_)) {}
 
   /// All consumers of the block.
   __device__ void make() {
@@ -82,7 +39,7 @@ class ListMaker {
     await_consumers();
     place_routes(num_entries);
     await_consumers();  // the list is complete
-    for (int expert = thread_; source_.rank == call_.rank && expert < num_experts_; expert += kThreads) {
+    for (int expert = thread_; expert < num_experts_; expert += kThreads) {
       const std::uint32_t landed = call_.wave_base(slot_)[expert] + call_.expert_offsets(slot_)[expert + 1] -
                                    call_.expert_offsets(slot_)[expert];
       publish(&call_.landed(slot_)[expert], landed);
@@ -110,8 +67,8 @@ class ListMaker {
   template <class Visit>
   __device__ void visit_part(const Visit& visit) const {
     const auto first_expert = static_cast<std::uint32_t>(call_.rank * num_experts_);
-    const TokenRange part = share_of(source_.num_tokens, kConsumerWarps, warp_);
-    each_route(WarpGroup{}, call_.geometry(), source_.ids, part, [&](std::int32_t route, std::int32_t id) {
+    const TokenRange part = share_of(call_.num_tokens, kConsumerWarps, warp_);
+    each_route(WarpGroup{}, call_.geometry(), call_.topk_ids, part, [&](std::int32_t route, std::int32_t id) {
       const std::uint32_t expert = static_cast<std::uint32_t>(id) - first_expert;
       visit(route, expert < static_cast<std::uint32_t>(num_experts_) ? static_cast<int>(expert) : -1);
     });
@@ -155,9 +112,10 @@ class ListMaker {
       await_consumers();  // before the sums are written again
     }
     if (thread_ == 0) {
-      finish_image_head(image_, source_.num_slots, total);
+      const auto num_slots = static_cast<std::uint32_t>(call_.num_tokens);
+      finish_image_head(image_, num_slots, total);
       call_.expert_offsets(slot_)[num_experts_] = total;
-      call_.wave(slot_) = {source_.num_slots, total, 0, 0, 0};
+      call_.wave(slot_) = {num_slots, total, 0, 0, 0};
     }
     return total;
   }
@@ -173,15 +131,14 @@ class ListMaker {
       if (expert >= 0) {
         if (match.index == match.count - 1) *next = static_cast<std::uint16_t>(place + 1);
         const auto token = static_cast<std::uint32_t>(route / call_.geometry().top_k);
-        image_.set_entry(place, {source_.slots == nullptr ? token : source_.slots[token], static_cast<std::uint32_t>(route)});
-        if (weights != nullptr) weights[place] = source_.weights[route];
+        image_.set_entry(place, {token, static_cast<std::uint32_t>(route)});
+        if (weights != nullptr) weights[place] = call_.topk_weights[route];
       }
       warp.sync();
     });
   }
 
   const Call& call_;
-  ListSource source_;
   BlockMemory& block_;
   int warp_;
   int thread_;

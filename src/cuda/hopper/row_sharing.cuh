@@ -5,7 +5,7 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// A dispatcher whose block's consumers may help; see Dispatcher::kShares.
+/// A dispatcher that shares its rows with the consumers of its block; see Dispatcher::kShares.
 struct DispatcherWarp : WarpGroup {
   /// Asked for anew each time: a dispatcher has no register to keep it in.
   __device__ static SharedRows& rows() {
@@ -23,8 +23,8 @@ struct DispatcherWarp : WarpGroup {
   __device__ void end_sharing() const { rows().close(*this); }
 };
 
-/// A consumer warp until the rows of the first wave are taken, or the first task of its block is there.
-__device__ inline void help_push(const Call& call, const Fabric& fabric, BlockMemory& block) {
+/// A consumer warp until the rows of a wave, mostly the first, are done, or the first task of its block is there.
+__device__ inline void push_offered_rows(const Call& call, const Fabric& fabric, BlockMemory& block) {
   const bool dispatches = static_cast<int>(blockIdx.x) * kServiceWarps > call.roster.num_subscribers;
   const bool several = call.num_tokens > call.roster.num_dispatchers;  // to push by one
   if (call.geometry().num_ranks == 1 || call.lined() || !dispatches || !several) return;
