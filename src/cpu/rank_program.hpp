@@ -43,7 +43,7 @@ class RankProgram {
     }
     for (int i = 0; i < call.roster.num_helpers; ++i) combiners_.emplace_back(call);
     scheduler_ = std::make_unique<Scheduler<SoloGroup>>(call);
-    processors_left_ = std::make_unique<std::atomic<int>>(call.roster.num_processors);
+    processor_done_ = std::make_unique<std::atomic<bool>[]>(processors_.size());
   }
 
   static int num_actors(const Roster& roster) { return first_helper(roster) + roster.num_helpers; }
@@ -70,13 +70,13 @@ class RankProgram {
     return 0;
   }
 
-  /// One step of one actor that has not finished. Different actors may be stepped by different threads. Helpers do nothing
-  /// before all processors have finished: at the latest they come then.
+  /// One step of one actor that has not finished. Different actors may be stepped by different threads. A helper does nothing
+  /// before its processor has finished, whose threads it would be.
   Step step(int actor) {
     const SoloGroup group;
     Step result = Step::idle;
-    if (actor < first_helper(call_.roster) || may_help()) with(actor, [&](auto& it) { result = it.step(group); });
-    if (kind(actor) == Actor::processor && result == Step::finished) --*processors_left_;
+    if (actor < first_helper(call_.roster) || may_help(actor)) with(actor, [&](auto& it) { result = it.step(group); });
+    if (kind(actor) == Actor::processor && result == Step::finished) processor_done_[index_of_kind(actor)] = true;
     statuses_[static_cast<std::size_t>(actor)] = result;
     return result;
   }
@@ -126,7 +126,9 @@ class RankProgram {
   static int first_processor(const Roster& roster) { return first_subscriber(roster) + roster.num_subscribers + 1; }
   static int first_helper(const Roster& roster) { return first_processor(roster) + roster.num_processors; }
 
-  bool may_help() const { return processors_left_->load() == 0; }
+  bool may_help(int helper) const {
+    return processor_done_[(helper - first_helper(call_.roster)) % call_.roster.num_processors];
+  }
 
   template <class Function>
   void with(int actor, const Function& function) {
@@ -148,7 +150,7 @@ class RankProgram {
   std::vector<Subscriber<SoloGroup, FabricT>> subscribers_;
   std::unique_ptr<Scheduler<SoloGroup>> scheduler_;
   std::vector<Processor<SoloGroup, FabricT, Engine>> processors_;
-  std::unique_ptr<std::atomic<int>> processors_left_;  ///< that have not finished
+  std::unique_ptr<std::atomic<bool>[]> processor_done_;  // [num_processors]
 };
 
 /// What the last actor out does once all have finished: the epoch's counters start over, the heap's go on.
