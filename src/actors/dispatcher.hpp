@@ -207,12 +207,12 @@ class Dispatcher {
     return Step::advanced;
   }
 
-  /// One of its tokens to the rank at peer_offset_, or the end of those of a batch.
+  /// One of its tokens to the rank at peer_offset_, or the end of those that it looked up together.
   FLASHMOE_HD void push_some(const Group& group, int peer) {
-    if (batch_.total == 0) look_up(group, peer);
-    if (batch_.total > 0 && push_row(group, peer)) return;
-    rows_.count += batch_.total;
-    batch_.total = 0;
+    if (looked_up_.total == 0) look_up(group, peer);
+    if (looked_up_.total > 0 && push_row(group, peer)) return;
+    rows_.count += looked_up_.total;
+    looked_up_.total = 0;
     next_token_ += group.size();
     if (next_token_ < tokens_.end) return;
     if (group.leader()) call_.pushed_rows(index_)[peer] = rows_;
@@ -230,7 +230,7 @@ class Dispatcher {
     const std::uint32_t slot = exists ? call_.slot_map(token)[peer] : 0;
     const bool goes = exists && goes_to(g, call_.wave_ids(wave_) + std::int64_t{token} * g.top_k, peer);
     const Scan scan = group.number(goes);
-    batch_ = {scan.total, goes, scan.before, 0};
+    looked_up_ = {scan.total, goes, scan.before, 0};
     if (scan.total == 0) return;
     if (rows_.count == 0) {
       const std::int32_t first = group.first(goes && scan.before == 0, token);
@@ -243,23 +243,23 @@ class Dispatcher {
     }
   }
 
-  /// The batch's next row; false when all are pushed.
+  /// The next row of those; false when all are pushed.
   FLASHMOE_HD bool push_row(const Group& group, int peer) {
     if constexpr (kShares) {
       if (group.push_shared(call_, fabric_)) return true;
       group.await_shared();
       return false;
     } else {
-      if (batch_.pushed == batch_.total) return false;
-      const std::int64_t token = next_token_ + group.first(batch_.goes && batch_.before == batch_.pushed, group.index());
-      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot_, rows_.first + rows_.count + batch_.pushed),
+      if (looked_up_.pushed == looked_up_.total) return false;
+      const std::int64_t token = next_token_ + group.first(looked_up_.goes && looked_up_.before == looked_up_.pushed, group.index());
+      fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot_, rows_.first + rows_.count + looked_up_.pushed),
                       call_.x_row(call_.wave_begin(wave_) + token), geometry().row_bytes());
-      ++batch_.pushed;
+      ++looked_up_.pushed;
       return true;
     }
   }
 
-  /// Whether other warps may push rows of a batch, too: see cuda/hopper/shared_rows.cuh.
+  /// Whether other warps push some of them, too: see cuda/hopper/shared_rows.cuh.
   static constexpr bool kShares = requires(const Group& group, const Call& call, const Fabric& fabric) {
     group.push_shared(call, fabric);
   };
@@ -373,14 +373,14 @@ class Dispatcher {
   TokenRange tokens_;                  ///< to push here, of the wave
   std::int64_t next_token_ = 0;        ///< of these, to the rank at peer_offset_
   int peer_offset_ = 0;
-  PushedRows rows_;                    ///< pushed to that rank so far, not counting batch_
+  PushedRows rows_;                    ///< pushed to that rank so far, not counting looked_up_
   struct {
     std::uint32_t total = 0;  ///< that go there
     // Where rows are not shared:
     bool goes = false;         ///< this thread's token
     std::uint32_t before = 0;  ///< tokens of lower threads that go
     std::uint32_t pushed = 0;
-  } batch_;                            ///< of the next tokens, a thread each
+  } looked_up_;                        ///< of the next tokens, a thread each
   LinedDispatcher<Group, Fabric> lined_;
   Wait wait_;
 };

@@ -64,6 +64,9 @@ class Landed {
     return taken;
   }
 
+  /// Tasks of so much work that one a processor is enough ahead while rows land; an m-block has one down tile.
+  void make_tasks_long() { call.heap.geometry.hidden = call.heap.geometry.tile.down_columns = 4096; }
+
   /// An m-block has four down tiles, two a task or, where that ends the call sooner, one.
   void end_narrow(int processors) {
     call.roster.num_processors = processors;
@@ -205,7 +208,7 @@ TEST(Scheduler, cuts_late_so_that_rows_that_land_meanwhile_share_the_weights) {
 
 TEST(Scheduler, cuts_long_tasks_still_later_while_rows_land_and_starts_anew_when_all_have) {
   Landed rank({8, 12}, 9);
-  rank.call.heap.geometry.hidden = rank.call.heap.geometry.tile.down_columns = 4096;
+  rank.make_tasks_long();
   rank.call.landed(0)[0] = rank.call.landed(0)[1] = 4;
   rank.keep_open();
   Scheduler<SoloGroup> scheduler(rank.call);
@@ -219,7 +222,7 @@ TEST(Scheduler, cuts_long_tasks_still_later_while_rows_land_and_starts_anew_when
 
 TEST(Scheduler, what_lands_while_a_pass_waits_joins_the_next_group) {
   Landed rank({4, 16}, 9);
-  rank.call.heap.geometry.hidden = rank.call.heap.geometry.tile.down_columns = 4096;
+  rank.make_tasks_long();
   rank.call.landed(0)[1] = 4;
   rank.keep_open();
   Scheduler<SoloGroup> scheduler(rank.call);
@@ -234,7 +237,7 @@ TEST(Scheduler, what_lands_while_a_pass_waits_joins_the_next_group) {
 
 TEST(Scheduler, a_pass_goes_on_when_one_of_several_waves_closes) {
   Landed rank({8, 8}, 9);
-  rank.call.heap.geometry.hidden = rank.call.heap.geometry.tile.down_columns = 4096;
+  rank.make_tasks_long();
   rank.call.landed(0)[0] = rank.call.landed(0)[1] = 4;
   rank.keep_open();
   Scheduler<SoloGroup> scheduler(rank.call);

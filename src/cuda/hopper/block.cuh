@@ -10,7 +10,7 @@
 //   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
 // Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
 // an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
-// any wait.
+// any wait. Nor does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
-                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed}, DispatcherWarp{});
+                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed},
+                              DispatcherWarp{});
     } else if (runs) {
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
