@@ -1,4 +1,4 @@
-// The sum of one token's results out of the lines they came in, some down tiles at a time. The GPU version lives with the CUDA
+// The sum of one token's results in one down tile, out of the lines they came in. The GPU version lives with the CUDA
 // combiner.
 #pragma once
 
@@ -12,43 +12,45 @@
 
 namespace flashmoe {
 
-/// Whether `count` lines seem to carry `tag`; null lines always do. A hint that is cheap to ask for again
-/// and again.
-inline bool may_have_come(const SoloGroup&, const Line* lines, int count, std::uint64_t tag) {
-  for (int line = 0; lines != nullptr && line < count; ++line) {
-    if (peek(&lines[line].tag) != tag) return false;
-  }
-  return true;
-}
+/// The lines of a token's results in one down tile.
+struct ResultLines {
+  int num_cells = 0;       ///< of the token
+  int num_words = 0;       ///< of each cell, in lines that follow each other
+  std::uint64_t tag = 0;
+  /// The cell to look at before all others, so that asking again and again is cheap; num_cells: none.
+  int first_look = 0;
+};
 
-/// y = sum over cell < num_cells of weight_of(cell) * what the lines at lines_of(cell) hold, null lines skipped, with the
-/// order and rounding of combine_row().
-///   y: words.num_words words of dtype, 8-byte aligned. Undefined until all lines of all cells carry `tag`.
-/// Returns num_cells then, else the first cell with a line that does not.
+/// y = sum over the cells that exists(cell) says there are, of weight_of(cell) * what the lines from lines_of(cell) on hold,
+/// with the order and rounding of combine_row().
+///   y: lines.num_words words of dtype, 8-byte aligned. Undefined until all lines of all cells carry the tag.
+/// Returns num_cells when all lines have come, else a cell with a line that has not.
 /// Memory ordering: acquire on each tag.
-template <class LinesOf, class WeightOf>
-int try_combine_lines(const SoloGroup& group, DType dtype, const TileLines& words, int num_cells, char* y,
-                      std::uint64_t tag, const LinesOf& lines_of, const WeightOf& weight_of) {
-  for (int cell = 0; cell < num_cells; ++cell) {
-    const Line* lines = lines_of(cell);
-    for (int line = 0; lines != nullptr && line < words.count(); ++line) {
-      if (observe<Scope::system>(&lines[line].tag) != tag) return cell;
+template <class LinesOf, class Exists, class WeightOf>
+int try_combine_lines(const SoloGroup& group, DType dtype, const ResultLines& lines, char* y, const LinesOf& lines_of,
+                      const Exists& exists, const WeightOf& weight_of) {
+  const std::int64_t count = num_lines(lines.num_words);
+  const auto come = [&](int cell) {
+    for (std::int64_t line = 0; exists(cell) && line < count; ++line) {
+      if (observe<Scope::system>(&lines_of(cell)[line].tag) != lines.tag) return false;
     }
+    return true;
+  };
+  if (lines.first_look < lines.num_cells && !come(lines.first_look)) return lines.first_look;
+  for (int cell = 0; cell < lines.num_cells; ++cell) {
+    if (!come(cell)) return cell;
   }
   const int columns = static_cast<int>(sizeof(std::uint64_t) / dtype_bytes(dtype));
-  for (int line = 0; line < words.count(); ++line) {
-    const int first = words.first_word(line);
-    for (int word = first; word < words.end_word(line); ++word) {
-      combine_row(
-          group, dtype, columns, num_cells, y + word * static_cast<std::int64_t>(sizeof(std::uint64_t)),
-          [&](int cell) -> const void* {
-            const Line* lines = lines_of(cell);
-            return lines == nullptr ? nullptr : &lines[line].data[word - first];
-          },
-          weight_of);
-    }
+  for (int word = 0; word < lines.num_words; ++word) {
+    combine_row(
+        group, dtype, columns, lines.num_cells, y + word * static_cast<std::int64_t>(sizeof(std::uint64_t)),
+        [&](int cell) -> const void* {
+          if (!exists(cell)) return nullptr;
+          return &lines_of(cell)[word / Line::kDataWords].data[word % Line::kDataWords];
+        },
+        weight_of);
   }
-  return num_cells;
+  return lines.num_cells;
 }
 
 }  // namespace flashmoe

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/annotate.hpp"
 #include "core/numeric.hpp"
 
 namespace flashmoe {

@@ -132,35 +132,34 @@ class Combiner {
   }
   static constexpr int kPartPacket = 16;  ///< bytes whose boundaries parts keep
 
-  // ---- lined form: next_ is a product of a token ----------------------------------------------------------------
+  // ---- lined form: next_ is a down tile of a token --------------------------------------------------------------
 
   FLASHMOE_HD Step combine_lines(const Group& group) {
     const Geometry& g = geometry();
-    const int at_once = g.tile.down_tiles_at_once;
-    const int products = (g.num_down_tiles() + at_once - 1) / at_once;
-    const std::int64_t token = next_ / products;
-    const int down_tile = static_cast<int>(next_ % products) * at_once;
+    const auto tiles = static_cast<std::uint32_t>(g.num_down_tiles());
+    const std::uint32_t next = static_cast<std::uint32_t>(next_);  // lined calls have few tokens
+    const std::int64_t token = next / tiles;
     if (token >= call_.num_tokens) {
       finished_ = true;
       return Step::finished;
     }
+    const int tile = static_cast<int>(next % tiles);
+    const int first_column = tile * g.tile.down_columns;
+    const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const std::int32_t* ids = call_.topk_ids + token * g.top_k;
     const float* weights = call_.topk_weights + token * g.top_k;
-    const int first_column = down_tile * g.tile.down_columns;
-    const int most = at_once * g.tile.down_columns;
-    const int columns = g.hidden - first_column < most ? g.hidden - first_column : most;
-    const TileLines words{.tile_words = g.tile.down_columns * g.element_bytes / 8, .num_words = columns * g.element_bytes / 8};
-    const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
-    const auto lines_of = [&](int choice) -> const Line* {
-      if (ids[choice] < 0) return nullptr;
-      return call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, token * g.top_k + choice, down_tile));
-    };
-    int here = choice_;
-    if (!rehearsed_ || may_have_come(group, lines_of(choice_), words.count(), tag)) {
-      here = try_combine_lines(group, call_.math.dtype, words, g.top_k,
-                               call_.y_row(token) + std::int64_t{first_column} * g.element_bytes, tag, lines_of,
-                               [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
-    }
+    // The first time a sum is made that nobody needs: while there is time, a GPU fetches the code for it.
+    const ResultLines lines{.num_cells = g.top_k,
+                            .num_words = columns * g.element_bytes / 8,
+                            .tag = line_tag(call_.generation, call_.epoch),
+                            .first_look = rehearsed_ ? choice_ : g.top_k};
+    const int here = try_combine_lines(
+        group, call_.math.dtype, lines, call_.y_row(token) + std::int64_t{first_column} * g.element_bytes,
+        [&](int choice) {
+          return call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, token * g.top_k + choice, tile));
+        },
+        [&](int choice) { return ids[choice] >= 0; },
+        [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
     rehearsed_ = true;
     if (here < g.top_k) {
       choice_ = here;
@@ -169,7 +168,8 @@ class Combiner {
     }
     next_ += call_.roster.num_dispatchers;
     choice_ = 0;
-    return Step::advanced;
+    finished_ = next_ >= call_.num_tokens * static_cast<std::int64_t>(tiles);
+    return finished_ ? Step::finished : Step::advanced;
   }
 
   const Call& call_;
@@ -181,8 +181,7 @@ class Combiner {
   bool finished_ = false;
   std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
   int block_seen_ = -1;           ///< its token block whose results are complete
-  /// Whether a sum was made that nobody needs: before the first results come there is time to fetch a GPU's code for it.
-  bool rehearsed_ = false;
+  bool rehearsed_ = false;        ///< a sum was made that nobody needs: see combine_lines()
   Wait wait_;
 };
 

@@ -64,7 +64,7 @@ class Completion {
     const auto wanted = static_cast<std::uint32_t>(geometry().num_down_tiles());
     if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, wanted)) return;
     if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
-    segment_ = 0;
+    segment_ = call_.lined() ? block.num_segments : 0;  // nothing waits for lined waves to retire
     retiring_ = true;
   }
 
@@ -123,12 +123,12 @@ class Completion {
                                           .size = (wave.num_slots + kReduceSlots - 1) / kReduceSlots});
   }
 
-  /// Gives the m-block's place back when nothing holds it any more.
+  /// Gives the m-block's place back when nothing holds it any more: where waves are not reduced only its tasks did.
   FLASHMOE_HD void release(const Group& group, MBlock& block) {
-    if (!completes(group, &block.holders, ~std::uint32_t{0}, 0u)) return;
+    if (call_.pre_reduced() && !completes(group, &block.holders, ~std::uint32_t{0}, 0u)) return;
     if (group.leader()) {
       publish(&block.free, 1u);
-      join(&call_.counters().retired_blocks, std::uint64_t{1});
+      tally(&call_.counters().retired_blocks, std::uint64_t{1});
     }
   }
 
@@ -138,7 +138,7 @@ class Completion {
     if (!call_.lined()) {
       fabric_.signal(source_of(wave_slot), call_.heap.consumed(call_.rank, ring_of(wave_slot)), 1);
     }
-    join(&call_.counters().retired_waves, std::uint64_t{1});
+    add<Scope::device>(&call_.counters().retired_waves, std::uint64_t{1});
   }
 
   FLASHMOE_HD void finish_reduce(const Group& group) {

@@ -20,14 +20,16 @@ template <class Group>
 class Scheduler {
  public:
   FLASHMOE_HD explicit Scheduler(const Call& call)
-      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), published_(call.task_ring().first()) {}
+      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), published_(call.task_ring().first()),
+        num_free_(static_cast<std::uint32_t>(call.geometry().num_m_blocks)) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
     if (publish_downs(group, lag_)) return Step::advanced;
     const Step step = look_for_work(group);
     // Down tasks before their time: there is nothing to put between.
-    const bool now = step == Step::idle && (nothing_to_cut() || few(unclaimed(group)));
+    const bool held_back = step == Step::idle && num_downs_ < num_cut_;
+    const bool now = held_back && (nothing_to_cut() || few(unclaimed(group)));
     return now && publish_downs(group, 0) ? Step::advanced : step;
   }
 
@@ -77,6 +79,7 @@ class Scheduler {
 
   /// New rows or newly closed waves start a pass over the experts. `closed` is read before the rows it speaks of.
   FLASHMOE_HD void read_progress(const Group& group) {
+    retired_ = peek(&call_.counters().retired_blocks);  // on its way beside the rest
     std::uint32_t closed = kAllWavesClosed;
     std::uint32_t version = 0;  // of all sources together
     for (int source = group.index(); source < geometry().num_ranks; source += group.size()) {
@@ -170,7 +173,7 @@ class Scheduler {
     }
     end_pass();
     // The end of a pass is no progress: a rank that flushes in vain while a peer is missing must look stalled.
-    return waiting(SignalKind::landed, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
+    return waiting(SignalKind::landed, num_cut_, retired_);
   }
 
   FLASHMOE_HD MBlock& block_at(std::uint64_t cut) const { return call_.m_block(index_of(cut)); }
@@ -201,14 +204,14 @@ class Scheduler {
     if (!enough_with(ahead, wanted.before) && wanted.before < kMostCut) ups.size = wanted_blocks();
     const std::uint32_t total = group.scan(ups.size).total;
     const std::uint32_t most = total < num_places() ? total : num_places();
-    const std::uint32_t free = free_blocks(group, rehearsing_ && most == 0 ? 1 : most);
+    const std::uint32_t free = free_blocks(group, most);
     if (wanted.before + ups.size > free) {  // part of a group only where processors would have to wait for the whole
       ups.size = few(ahead) && wanted.before < free ? free - wanted.before : 0;
     }
     const std::uint32_t count = group.scan(ups.size).total;
     if (count == 0 && wanted.total > 0) {
       if (!nothing_will_land()) read_progress(group);  // rows land meanwhile, maybe all
-      return waiting(SignalKind::task, num_cut_, observe<Scope::device>(&call_.counters().retired_blocks));
+      return waiting(SignalKind::task, num_cut_, retired_);
     }
     group.sync();
     if (ups.size > 0 || (rehearsing_ && expert < geometry().num_local_experts)) {
@@ -243,17 +246,38 @@ class Scheduler {
     return true;
   }
 
-  /// Whether the call ends sooner when the down tasks from m-block `cut` on have one tile each: where all down tasks under
-  /// way leave half of the processors idle, in their only round or in the second, and after two rounds, which end at any
-  /// time.
+  /// Whether the call ends sooner when the down tasks from m-block `cut` on have one tile each: where all of the call would
+  /// leave half of the processors idle; and where tasks are long, if those under way do, in their only round or in the second,
+  /// and after two rounds, which end at any time.
   FLASHMOE_HD bool narrow_is_better(std::uint64_t cut) const {
-    if (!call_.plan.narrow_ends || !nothing_to_cut()) return false;
+    if (!nothing_to_cut()) return false;
     const int tiles = call_.plan.down_tiles;
     const auto tasks = static_cast<std::uint64_t>((geometry().num_down_tiles() + tiles - 1) / tiles);
-    const std::uint64_t under_way = tasks * (num_cut_ - observe<Scope::device>(&call_.counters().retired_blocks));
     const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
+    if (2 * tasks * num_cut_ <= processors) return true;
+    if (!call_.plan.narrow_ends) return false;
+    const std::uint64_t under_way = tasks * (num_cut_ - observe<Scope::device>(&call_.counters().retired_blocks));
     const bool leaves_half_idle = 2 * under_way <= processors || (under_way > processors && 2 * under_way <= 3 * processors);
     return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
+  }
+
+  struct LandedRows {
+    std::uint32_t taken;        ///< before them
+    std::uint32_t count;
+    std::uint32_t first_entry;  ///< if there are any
+  };
+  /// An expert's rows in a wave slot that are in no m-block yet.
+  FLASHMOE_HD LandedRows landed_rows(int slot, int expert) const {
+    const std::uint32_t* const offset = &call_.expert_offsets(slot)[expert];
+    const std::uint32_t* const base = &call_.wave_base(slot)[expert];
+    const std::uint32_t taken = call_.taken(slot)[expert];
+    if (nothing_will_land()) {  // read_progress() has acquired all of it: four reads side by side
+      const std::uint32_t first = *offset - *base;
+      return {taken, peek(&call_.landed(slot)[expert]) - taken, first + taken};
+    }
+    const std::uint32_t count = observe<Scope::device>(&call_.landed(slot)[expert]) - taken;
+    if (count == 0) return {taken, 0, 0};  // the slot's offsets may be in the making
+    return {taken, count, *offset + taken - *base};
   }
 
   /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread.
@@ -283,11 +307,10 @@ class Scheduler {
     };
     int slot = call_.rank * geometry().wave_ring;
     for (int order = 0; order < num_wave_slots() && (cut < count || rehearsing_); order += slots_apart()) {
-      const std::uint32_t taken = call_.taken(slot)[expert];
-      std::uint32_t available = observe<Scope::device>(&call_.landed(slot)[expert]) - taken;
-      if (available > 0) {  // else the slot's offsets may be in the making
-        std::uint32_t entry = call_.expert_offsets(slot)[expert] + taken - call_.wave_base(slot)[expert];
-        const std::uint32_t all = available;
+      const LandedRows landed = landed_rows(slot, expert);
+      if (landed.count > 0) {
+        std::uint32_t available = landed.count;
+        std::uint32_t entry = landed.first_entry;
         while (available > 0 && cut < count) {
           const std::uint32_t some = available < room ? available : room;
           block_at(first + cut).segments[segments++] = {static_cast<std::uint32_t>(slot), entry, some};
@@ -297,7 +320,7 @@ class Scheduler {
           room -= some;
           if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
         }
-        call_.taken(slot)[expert] = taken + all - available;
+        call_.taken(slot)[expert] = landed.taken + landed.count - available;
       }
       slot += slots_apart();
       if (slot == num_wave_slots()) slot = 0;
@@ -329,12 +352,11 @@ class Scheduler {
 
   /// Nothing to cut. When nothing runs either, but rows wait for a fuller tile, stop waiting after a while.
   FLASHMOE_HD Step flush_if_starved() {
-    const std::uint64_t retired = observe<Scope::device>(&call_.counters().retired_blocks);
-    if (retired == num_cut_ && !nothing_will_land() && ++idle_steps_ == call_.flush_after_idle_steps) {
+    if (retired_ == num_cut_ && !nothing_will_land() && ++idle_steps_ == call_.flush_after_idle_steps) {
       start_pass(true);
       return Step::idle;
     }
-    return waiting(SignalKind::landed, num_cut_, retired);
+    return waiting(SignalKind::landed, num_cut_, retired_);
   }
 
   /// Most m-blocks of one expert whose tasks alternate; groups are cut together up to that which reaches kMostCut.
@@ -368,8 +390,9 @@ class Scheduler {
   std::uint32_t closed_ = 0;
   std::uint32_t version_ = 0;       ///< when the pass began
   std::uint32_t seen_version_ = 0;  ///< the last
+  std::uint64_t retired_ = 0;       ///< m-blocks, as last seen
   std::uint64_t num_cut_ = 0;
-  std::uint32_t num_free_ = 0;         ///< places after those of all cut that are known to be free
+  std::uint32_t num_free_;             ///< places after those of all cut that are known to be free: all at first
   std::uint64_t num_downs_ = 0;        ///< m-blocks whose down tasks are published
   int first_expert_ = 0;           ///< of the group's current round of the pass
   std::uint32_t my_pending_ = 0;   ///< rows of this thread's expert

@@ -312,7 +312,7 @@ class Subscriber {
   /// A wave without routes to this rank is over as soon as its list is read. Leader only.
   FLASHMOE_HD void retire_empty(int source, int slot) {
     if (!call_.lined()) fabric_.signal(source, call_.heap.consumed(call_.rank, slot), 1);
-    join(&call_.counters().retired_waves, std::uint64_t{1});
+    add<Scope::device>(&call_.counters().retired_waves, std::uint64_t{1});
   }
 
   /// Which entries belong to each slot, by choice: what a reduce task walks.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "actors/combine_lines.hpp"
 #include "core/heap_layout.hpp"
 #include "core/line.hpp"
 #include "cuda/element.cuh"
@@ -110,29 +111,29 @@ __device__ void combine_row(const ElementWarp<dtype>& group, DType, int columns,
   } while (reading.column < columns);
 }
 
-/// See actors/combine_lines.hpp.
-__device__ inline bool may_have_come(const WarpGroup& group, const Line* lines, int count, std::uint64_t tag) {
-  bool come = true;
-  for (int line = group.index(); lines != nullptr && line < count; line += group.size()) {
-    come = come && peek(&lines[line].tag) == tag;
-  }
-  return group.all(come);
-}
-
-/// Overload for the combiner: a lane sums the 16 bytes of a line that it reads, kBatch cells of them at a time, and y takes
-/// them from there.
-template <DType dtype, class LinesOf, class WeightOf>
-__device__ int try_combine_lines(const ElementWarp<dtype>& group, DType, const TileLines& words, int num_cells,
-                                 char* y, std::uint64_t tag, const LinesOf& lines_of, const WeightOf& weight_of) {
+/// Overload for the combiner, see actors/combine_lines.hpp: a lane sums the 16 bytes of a line that it reads, kBatch cells of
+/// them at a time, and y takes them from there.
+template <DType dtype, class LinesOf, class Exists, class WeightOf>
+__device__ int try_combine_lines(const ElementWarp<dtype>& group, DType, const ResultLines& lines, char* y,
+                                 const LinesOf& lines_of, const Exists& exists, const WeightOf& weight_of) {
   using Accumulator = typename Element<dtype>::Accumulator;
   constexpr int kElements = Packet<dtype>::kElements;
   constexpr int kBatch = 8;
-  const detail::RowCells row(group, num_cells, lines_of, weight_of);
+  const int num_cells = lines.num_cells;
+  const auto count = static_cast<int>(num_lines(lines.num_words));
+  // Under way together with the first look: whoever waits for the last result waits for two reads after it, no more.
+  const detail::RowCells row(
+      group, num_cells, [&](int cell) -> const void* { return exists(cell) ? lines_of(cell) : nullptr; }, weight_of);
+  if (lines.first_look < num_cells) {
+    const Line* const first = lines_of(lines.first_look);
+    bool come = true;
+    for (int line = group.index(); line < count; line += group.size()) come = come && peek(&first[line].tag) == lines.tag;
+    if (!group.all(come) && row.cell(lines.first_look) != nullptr) return lines.first_look;
+  }
   const int part = group.index() % kLineThreads;
-  const int count = words.count();
   for (int base = 0; base < count; base += kWarpLines) {
     const int line = base + group.index() / kLineThreads;
-    const bool exists = line < count;
+    const bool exists_here = line < count;
     Accumulator sum[kElements] = {};
     int missing = num_cells;
     for (int first = 0; first < num_cells; first += kBatch) {
@@ -144,13 +145,13 @@ __device__ int try_combine_lines(const ElementWarp<dtype>& group, DType, const T
         if (cell == nullptr) continue;
         present |= 1u << i;
         __syncwarp();  // a line is read in one instruction
-        if (exists) packets[i].bits = load_16(cell + line * static_cast<int>(sizeof(Line)) + part * 16);
+        if (exists_here) packets[i].bits = load_16(cell + line * static_cast<int>(sizeof(Line)) + part * 16);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if ((present >> i & 1u) == 0) continue;
         const std::uint64_t high = packets[i].bits.z | (std::uint64_t{packets[i].bits.w} << 32);
-        if (exists && part == kLineThreads - 1 && high != tag && first + i < missing) missing = first + i;
+        if (exists_here && part == kLineThreads - 1 && high != lines.tag && first + i < missing) missing = first + i;
         const auto weight = static_cast<Accumulator>(row.weight(first + i));
 #pragma unroll
         for (int e = 0; e < kElements; ++e) sum[e] += weight * Element<dtype>::widen(packets[i].elements[e]);
@@ -161,11 +162,10 @@ __device__ int try_combine_lines(const ElementWarp<dtype>& group, DType, const T
     Packet<dtype> result;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) result.elements[e] = Element<dtype>::round(sum[e]);
-    const int word = words.first_word(line) + 2 * part;  // may be odd: 8 bytes at a time
-    const int end = words.end_word(line);
+    const int word = line * Line::kDataWords + 2 * part;  // may be odd: 8 bytes at a time
     auto* target = reinterpret_cast<uint2*>(y) + word;
-    if (exists && word < end) target[0] = make_uint2(result.bits.x, result.bits.y);
-    if (exists && part < kLineThreads - 1 && word + 1 < end) target[1] = make_uint2(result.bits.z, result.bits.w);
+    if (word < lines.num_words) target[0] = make_uint2(result.bits.x, result.bits.y);
+    if (part < kLineThreads - 1 && word + 1 < lines.num_words) target[1] = make_uint2(result.bits.z, result.bits.w);
   }
   return num_cells;
 }

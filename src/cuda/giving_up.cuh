@@ -82,8 +82,8 @@ __device__ inline bool may_run(const KernelArgs& args, const Call& call, bool ga
   return false;
 }
 
-/// What stays for the next epoch; see cpu::finish_epoch. One warp.
-__device__ inline void finish_epoch(const Call& call) {
+/// What stays for the next epoch; see cpu::finish_epoch. One warp. `published`: by the task ring, the leader's.
+__device__ inline void finish_epoch(const Call& call, std::uint64_t published) {
   const WarpGroup group;
   EpochState& state = call.epoch_state();
   for (int source = group.index(); source < call.geometry().num_ranks; source += group.size()) {
@@ -94,8 +94,8 @@ __device__ inline void finish_epoch(const Call& call) {
   auto* words = reinterpret_cast<std::uint64_t*>(&call.counters());
   for (unsigned word = static_cast<unsigned>(group.index()); word < sizeof(EpochCounters) / 8; word += 32) words[word] = 0;
   if (group.leader()) {
-    ++state.epoch;
-    call.task_ring_state().begun = call.task_ring_state().published;
+    state.epoch = call.epoch + 1;
+    call.task_ring_state().begun = published;
   }
 }
 
@@ -103,6 +103,10 @@ __device__ inline void finish_epoch(const Call& call) {
 /// Stores, not atomic adds: pinned host memory takes none over PCIe.
 __device__ inline void publish_to_host(std::uint64_t& word, std::uint64_t value) {
   cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(word).store(value, cuda::memory_order_release);
+}
+/// The same for a word that speaks of no other values.
+__device__ inline void tell_host(std::uint64_t& word, std::uint64_t value) {
+  cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(word).store(value, cuda::memory_order_relaxed);
 }
 __device__ inline void publish_failure(Outcome& outcome, const Stall& stall, std::uint64_t deadline_ns) {
   outcome.stall = stall;
@@ -122,10 +126,12 @@ __device__ inline void leave(const KernelArgs& args, const Call& call, const Fab
     last = join(&state.blocks_out, std::uint64_t{1}) + 1 == gridDim.x;
   }
   if (!group.broadcast(last)) return;
+  const std::uint32_t giving_up = peek(&state.giving_up);  // read side by side: the call waits for nothing else
+  const std::uint64_t published = peek(&call.task_ring_state().published);
   if (group.leader()) state.blocks_out = 0;
-  if (observe<Scope::device>(&state.giving_up) == 0) {
-    finish_epoch(call);
-    if (group.leader()) publish_to_host(args.outcome->finished_epochs, call.epoch + 1);
+  if (group.broadcast(giving_up) == 0) {
+    finish_epoch(call, published);
+    if (group.leader()) tell_host(args.outcome->finished_epochs, call.epoch + 1);
     return;
   }
   if (observe<Scope::system>(&args.outcome->failed) != 0) return;  // everybody was told by a launch before

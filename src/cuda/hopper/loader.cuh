@@ -16,6 +16,12 @@ class Loader {
 
   /// Until the exit task.
   __device__ void run() {
+    if (asks()) {  // while there is nothing else to do
+      prefetch_map(maps_.up);
+      prefetch_map(maps_.down);
+      prefetch_map(maps_.narrow_down);
+      prefetch_map(maps_.intermediate);
+    }
     while (true) {
       block_.filled[slot_.index()].wait(slot_.parity());
       const TaskSlot& slot = block_.slots[slot_.index()];

@@ -101,6 +101,11 @@ __device__ inline void copy_bulk(std::uint32_t target, const char* source, int b
                : "memory");
 }
 
+/// A tensor map on its way to where load_box() reads it. A hint.
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 /// A box of a 2-d tensor map into shared memory; its bytes count on `barrier`. Out of bounds is zero. One thread.
 __device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row,
                                 std::uint64_t policy) {
