@@ -90,6 +90,15 @@ struct Call {
     return parts;
   }
 
+  /// Parts in which dispatchers push or land each of `rows` rows that come as lines: several where there are fewer rows than
+  /// dispatchers, as a row takes a warp one wait for memory after the other. A part is at least what a warp moves at once.
+  FLASHMOE_HD int row_parts(std::int64_t rows) const {
+    constexpr std::int64_t kFewestLines = 4;
+    const std::int64_t most = num_lines(geometry().row_words()) / kFewestLines;
+    const std::int64_t parts = rows < 1 ? 1 : roster.num_dispatchers / static_cast<int>(rows);
+    return static_cast<int>(parts < 1 || most < 1 ? 1 : parts < most ? parts : most);
+  }
+
   /// This rank's own heap.
   template <class T>
   FLASHMOE_HD T* heap_at(std::size_t offset) const {

@@ -41,8 +41,8 @@ class LinedDispatcher {
   /// This dispatcher's share of the ids (and weights), packed two a word, to every rank.
   FLASHMOE_HD Step send_ids(const Group& group) {
     const Geometry& g = geometry();
-    tokens_ = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
-    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens_);
+    const TokenRange tokens = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
+    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens);
     if (wrong >= 0) {
       wait_ = wrong_id(call_, wrong);
       return Step::failed;
@@ -86,12 +86,15 @@ class LinedDispatcher {
   /// Next slot on every rank, counted over the tokens before this dispatcher's.
   FLASHMOE_HD void begin_lined_rows(const Group& group) {
     const Geometry& g = geometry();
+    parts_ = static_cast<std::uint32_t>(call_.row_parts(call_.num_tokens));
+    rows_ = share_of(call_.num_tokens * parts_, call_.roster.num_dispatchers, index_);
+    const std::int64_t first_token = rows_.begin / parts_;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
       const int destination = call_.peer_at(offset);
       std::uint32_t slots = 0;
-      for (std::int64_t base = 0; base < tokens_.begin; base += group.size()) {
+      for (std::int64_t base = 0; base < first_token; base += group.size()) {
         const std::int64_t token = base + group.index();
-        const bool goes = token < tokens_.begin && goes_to(g, call_.topk_ids + token * g.top_k, destination);
+        const bool goes = token < first_token && goes_to(g, call_.topk_ids + token * g.top_k, destination);
         slots += group.number(goes).total;
       }
       if (group.leader()) {
@@ -105,17 +108,20 @@ class LinedDispatcher {
 
   FLASHMOE_HD Step push_lines(const Group& group) {
     const Geometry& g = geometry();
-    if (tokens_.size() == 0) {
+    if (rows_.size() == 0) {
       phase_ = Phase::land_lines;
       return Step::advanced;
     }
-    const std::int64_t token = tokens_.begin++;
+    const auto next = static_cast<std::uint32_t>(rows_.begin++);
+    const std::int64_t token = next / parts_;
+    const Part part = part_of(next % parts_, parts_);
     for (int offset = 1; offset < g.num_ranks; ++offset) {
       const int peer = call_.peer_at(offset);
       if (!goes_to(g, call_.topk_ids + token * g.top_k, peer)) continue;
       PushedRows& rows = call_.pushed_rows(index_)[peer];
-      fabric_.put_row_lines(group, peer, call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count),
-                            call_.x_row(token), g.row_words(), line_tag(call_.generation, call_.epoch));
+      fabric_.put_row_lines(group, peer,
+                            call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count) + part.line_bytes,
+                            call_.x_row(token) + part.data_bytes, part.num_words, line_tag(call_.generation, call_.epoch));
       group.sync();
       if (group.leader()) ++rows.count;
       group.sync();
@@ -123,7 +129,23 @@ class LinedDispatcher {
     return Step::advanced;
   }
 
-  /// Copies this dispatcher's share of every source's rows out of their lines as they come.
+  /// A part of a row, in whole lines.
+  struct Part {
+    std::uint32_t line_bytes;  ///< of the row's lines before it
+    std::uint32_t data_bytes;  ///< of what they hold
+    std::uint32_t num_words;
+  };
+  FLASHMOE_HD Part part_of(std::uint32_t part, std::uint32_t parts) const {
+    const auto words = static_cast<std::uint32_t>(geometry().row_words());
+    const auto lines = static_cast<std::uint32_t>(num_lines(words));
+    constexpr std::uint32_t kDataWords = Line::kDataWords;
+    const std::uint32_t first = lines * part / parts;
+    const std::uint32_t end = lines * (part + 1) / parts * kDataWords;
+    return {first * std::uint32_t{sizeof(Line)}, first * kDataWords * std::uint32_t{sizeof(std::uint64_t)},
+            (end < words ? end : words) - first * kDataWords};
+  }
+
+  /// Copies this dispatcher's share of every source's rows, or of their parts, out of their lines as they come.
   FLASHMOE_HD Step land_lines(const Group& group) {
     const Geometry& g = geometry();
     std::uint32_t* cursors = call_.lined_cursors(index_);
@@ -136,17 +158,19 @@ class LinedDispatcher {
         note_missing(missing, {SignalKind::landed, call_.rank, 1, 0});
         continue;
       }
-      const std::uint32_t slot = cursors[source];
+      const auto parts = static_cast<std::uint32_t>(call_.row_parts(static_cast<std::int64_t>(ready - 1)));
+      const std::uint32_t slot = cursors[source] / parts;
       if (slot >= ready - 1) continue;
-      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_row(source, call_.epoch, slot));
+      const Part part = part_of(cursors[source] % parts, parts);
+      const auto* lines = call_.heap_at<const Line>(call_.heap.lined_row(source, call_.epoch, slot) + part.line_bytes);
       const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
-      if (!try_load_lines(group, lines, g.row_words(), tag, call_.lined_row(source, slot))) {
+      if (!try_load_lines(group, lines, part.num_words, tag, call_.lined_row(source, slot) + part.data_bytes)) {
         note_missing(missing, {SignalKind::row_lines, source, slot, 0});
         continue;
       }
       group.sync();
       if (group.leader()) {
-        cursors[source] = slot + static_cast<std::uint32_t>(call_.roster.num_dispatchers);
+        cursors[source] += static_cast<std::uint32_t>(call_.roster.num_dispatchers);
         join(call_.lined_arrivals(source) + slot / static_cast<std::uint32_t>(g.slot_block), std::uint64_t{1});
       }
       group.sync();
@@ -167,7 +191,8 @@ class LinedDispatcher {
   Fabric fabric_;
   int index_;
   Phase phase_ = Phase::send_ids;
-  TokenRange tokens_;  ///< left to push
+  std::uint32_t parts_ = 1;  ///< of each row to push
+  TokenRange rows_;          ///< left to push, or parts of rows
   Wait wait_;
 };
 

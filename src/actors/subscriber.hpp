@@ -345,7 +345,7 @@ class Subscriber {
       const bool exists = begin < num_slots;
       const std::uint32_t rows = !exists ? 0 : num_slots - begin < block_slots ? num_slots - begin : block_slots;
       const std::uint32_t block = begin / block_slots;
-      const std::uint64_t target = exists ? arrival_target(wave_slot, block, rows) : 0;
+      const std::uint64_t target = exists ? arrival_target(wave_slot, block, rows, num_slots) : 0;
       const std::uint64_t seen = exists ? arrival_seen(source, slot, block) : 0;
       const std::uint32_t complete = count_leading(group, exists && seen >= target);
       landed += complete * block_slots;
@@ -368,8 +368,10 @@ class Subscriber {
     return Outcome::advanced;
   }
 
-  FLASHMOE_HD std::uint64_t arrival_target(int wave_slot, std::uint32_t block, std::uint32_t rows) const {
-    return call_.lined() ? rows : call_.arrived_base(wave_slot)[block] + rows;
+  FLASHMOE_HD std::uint64_t arrival_target(int wave_slot, std::uint32_t block, std::uint32_t rows,
+                                           std::uint32_t num_slots) const {
+    if (call_.lined()) return std::uint64_t{rows} * static_cast<std::uint64_t>(call_.row_parts(num_slots));
+    return call_.arrived_base(wave_slot)[block] + rows;
   }
 
   FLASHMOE_HD std::uint64_t arrival_seen(int source, int slot, std::uint32_t block) const {
