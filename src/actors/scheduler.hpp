@@ -151,9 +151,10 @@ class Scheduler {
 
   /// The m-blocks of a group that this thread's expert has rows for: the ring has places for three groups.
   FLASHMOE_HD std::uint32_t wanted_blocks() const {
+    const std::uint32_t blocks = blocks_for(my_pending_);
+    if (blocks <= 1) return blocks;
     const std::uint32_t third = num_places() / 3;
     const std::uint32_t most = third > kMostGrouped ? kMostGrouped : third > 0 ? third : 1;
-    const std::uint32_t blocks = blocks_for(my_pending_);
     const std::uint32_t groups = (blocks + most - 1) / most;
     return groups > 1 ? (blocks + groups - 1) / groups : blocks;
   }
@@ -178,7 +179,7 @@ class Scheduler {
 
   FLASHMOE_HD MBlock& block_at(std::uint64_t cut) const { return call_.m_block(index_of(cut)); }
   FLASHMOE_HD std::uint32_t index_of(std::uint64_t cut) const {
-    return static_cast<std::uint32_t>(cut % num_places());
+    return static_cast<std::uint32_t>(cut) % num_places();  // of one call: 32 bits are enough, and a GPU divides them sooner
   }
 
   FLASHMOE_HD std::uint32_t num_places() const { return static_cast<std::uint32_t>(geometry().num_m_blocks); }

@@ -118,15 +118,15 @@ class TaskRing {
     for (int i = 0; i < kAtOnce; ++i) {
       const TaskBatch batch = decode(words[i]);
       const auto first = static_cast<std::uint32_t>(words[i]);
-      if (batch.size > 0 && ticket - first < shape_.num_tasks(batch)) {
+      // Left over from a lap before: not published yet. A batch far ahead, that of a later lap: the one in question
+      // comes after it, as cells go round.
+      if (batch.size == 0 || is_before(first, cursor.ticket)) return false;
+      if (ticket - first < shape_.num_tasks(batch)) {
         cursor = {begin + static_cast<std::uint32_t>(i), first};
         observe<Scope::device>(&cell_of(cursor.batch));
         task = shape_.task(batch, ticket - first);
         return true;
       }
-      // Left over from a lap before: not published yet. A batch far ahead, that of a later lap: the one in question
-      // comes after it, as cells go round.
-      if (batch.size == 0 || is_before(first, cursor.ticket)) return false;
       ++cursor.batch;
       if (is_before(first, ticket)) cursor.ticket = first;
     }
