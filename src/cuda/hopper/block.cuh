@@ -126,4 +126,11 @@ __device__ inline int num_steps(const Call& call, const Task& task) {
   return (k + kStageElements - 1) / kStageElements;
 }
 
+/// A narrow decode tile of so few rows takes two steps of k at once: as many bytes are under way as of a wide one. What its
+/// last stage has beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half.
+inline constexpr int kDeepRows = 64;
+__device__ inline bool is_deep(const TaskSlot& slot, bool wide) {
+  return slot.decode && !wide && slot.num_rows <= static_cast<std::uint32_t>(kDeepRows);
+}
+
 }  // namespace flashmoe::cuda_backend::hopper

@@ -163,17 +163,21 @@ class Consumer {
     });
   }
 
-  /// The same of a tile that is half as wide: 64 weight rows of the first half alone.
+  /// The same of a tile that is half as wide: 64 weight rows of the first half alone; see is_deep().
   template <int tokens>
   __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first) {
+    constexpr int kSteps = tokens <= kDeepRows ? 2 : 1;  // at once
     const std::uint32_t first_weight = first_weight_of_group();
-    run_steps(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
-      const std::uint64_t rows = operand(stage);
-      const std::uint64_t low = operand(stage + first_weight);
+    run_steps((num_steps(call_, slot.task) + kSteps - 1) / kSteps, true, [&](std::uint32_t stage) {
 #pragma unroll
-      for (int k = 0; k < kStageElements / 16; ++k) {
-        const auto at = static_cast<std::uint64_t>(2 * k);
-        wgmma<dtype, tokens>(first, low + at, rows + at);
+      for (int step = 0; step < kSteps; ++step) {
+        const std::uint64_t rows = operand(stage + static_cast<std::uint32_t>(step * kDeepRows * kStageRowBytes));
+        const std::uint64_t low = operand(stage + first_weight + static_cast<std::uint32_t>(step * kStageWeightBytes / 2));
+#pragma unroll
+        for (int k = 0; k < kStageElements / 16; ++k) {
+          const auto at = static_cast<std::uint64_t>(2 * k);
+          wgmma<dtype, tokens>(first, low + at, rows + at);
+        }
       }
     });
   }

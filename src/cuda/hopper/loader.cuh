@@ -15,7 +15,7 @@ class Loader {
       : call_(call), block_(block), maps_(maps), warp_(warp), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   /// Until the exit task.
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     if (asks()) {  // while there is nothing else to do
       prefetch_map(maps_.up);
       prefetch_map(maps_.down);
@@ -55,6 +55,7 @@ class Loader {
     const int steps_left =
         (static_cast<int>(task.tile) + task.num_tiles - tile + at_once - 1) / at_once * num_steps(call_, task);
     ending_step_ = steps_left - kStepsAhead;
+    if (slot.task.kind == TaskKind::down && is_deep(slot, wide)) ending_step_ >>= 1;  // a narrow product is its task's last
     if (asks() && (ending_step_ == 0 || (ending_step_ < 0 && tile == static_cast<int>(task.tile)))) tell_ending();
     if (slot.task.kind == TaskKind::up) {
       gather(slot, up_operands(slot, tile));
@@ -69,6 +70,7 @@ class Loader {
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
     int first, second;       ///< rows of its boxes; second < 0: there is one box
+    int steps;               ///< of k in a stage: of two, the second box has the other
     std::uint32_t bytes;     ///< of the boxes
     std::uint64_t policy;
     int k;
@@ -82,15 +84,18 @@ class Loader {
     const int first =
         static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-    return {&maps_.up, first, second, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    return {&maps_.up, first, second, 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
   }
 
   __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
     const Geometry& g = call_.geometry();
+    const int first = static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns;
+    const bool deep = is_deep(slot, wide);
     return {wide ? &maps_.down : &maps_.narrow_down,
-            static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns,
-            -1,
-            static_cast<std::uint32_t>(wide ? kStageWeightBytes : kStageWeightBytes / 2),
+            first,
+            deep ? first : -1,
+            deep ? 2 : 1,
+            static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
             policy_of(slot),
             g.intermediate,
             call_.intermediate_row(slot.task.index, 0),
@@ -102,42 +107,46 @@ class Loader {
     return slot.streams ? stream_policy() : keep_policy();
   }
 
-  /// Asks for the boxes of one step.
-  __device__ void load_weights(const Operands& operands, int index, int step) {
+  /// Asks for the boxes of one stage, the `number`-th of the tile.
+  __device__ void load_weights(const Operands& operands, int index, int number) {
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
-    load_box(weights, *operands.map, full, step * kStageElements, operands.first, operands.policy);
+    const int k = number * operands.steps * kStageElements;
+    load_box(weights, *operands.map, full, k, operands.first, operands.policy);
     if (operands.second >= 0) {
-      load_box(weights + kStageWeightBytes / 2, *operands.map, full, step * kStageElements, operands.second,
-               operands.policy);
+      load_box(weights + kStageWeightBytes / 2, *operands.map, full, k + (operands.steps - 1) * kStageElements,
+               operands.second, operands.policy);
     }
   }
 
   /// As few rows as a decode tile multiplies. What a prefill tile multiplies beyond is not stored.
   __device__ void gather(const TaskSlot& slot, const Operands& operands) {
     if (!slot.decode && slot.num_rows > kDecodeRows) {
-      gather_rows<kTileRows / kRowsApart>(slot, operands);
+      gather_rows<kTileRows / kRowsApart, 1>(slot, operands);
     } else {
       with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
-        gather_rows<rows.value / kRowsApart>(slot, operands);
+        if constexpr (rows.value <= kDeepRows) {
+          if (operands.steps == 2) return gather_rows<rows.value / kRowsApart, 2>(slot, operands);
+        }
+        gather_rows<rows.value / kRowsApart, 1>(slot, operands);
       });
     }
   }
 
-  /// Every step of k: `rows_each` rows of this lane, and the boxes of weights.
-  template <int rows_each>
-  __device__ void gather_rows(const TaskSlot& slot, const Operands& operands) {
+  /// Every step of k, `kSteps` of them a stage: `rows_each` rows of this lane, and the boxes of weights.
+  template <int rows_each, int kSteps>
+  __device__ __forceinline__ void gather_rows(const TaskSlot& slot, const Operands& operands) {
     constexpr int kStepsAtOnce = 4;  // pointers move once for all of them
     const int chunk = lane_ % 8;
     const int first_row = warp_ * 4 + lane_ / 8;
     const auto target = static_cast<std::uint32_t>(first_row * kStageRowBytes + ((chunk ^ (first_row % 8)) << 4));
-    const auto ask = [&](int index, int step) {
+    const auto ask = [&](int index, int number) {
       Barrier& full = block_.full[index];
       full.arrive_expecting(operands.bytes);
-      load_weights(operands, index, step);
+      load_weights(operands, index, number);
     };
     const int steps = num_steps(call_, slot.task);
-    await_rows(steps, ask);
+    await_rows((steps + kSteps - 1) / kSteps, ask);
     const char* rows[rows_each];
 #pragma unroll
     for (int i = 0; i < rows_each; ++i) {
@@ -149,15 +158,21 @@ class Loader {
                                          : reinterpret_cast<const char*>(slot.rows[row]);
       rows[i] += chunk * 16;
     }
-    const auto load_step = [&](int step, int offset, int bytes) {
-      if (asks() && step > 0 && step == ending_step_) tell_ending();
+    // bytes_of(step): what a row has for this lane in each of the stage's steps.
+    const auto load_stage = [&](int number, int offset, const auto& bytes_of) {
+      if (asks() && number > 0 && number == ending_step_) tell_ending();
       block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
       Barrier& full = block_.full[stage_.index()];
       const std::uint32_t stage = stage_address();
-      if (asks() && step >= num_asked_) ask(stage_.index(), step);
+      if (asks() && number >= num_asked_) ask(stage_.index(), number);
 #pragma unroll
-      for (int i = 0; i < rows_each; ++i) {
-        copy_16(stage + target + static_cast<std::uint32_t>(i * kRowsApart * kStageRowBytes), rows[i] + offset, bytes);
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < rows_each; ++i) {
+          const int row = step * kDeepRows + i * kRowsApart;
+          copy_16(stage + target + static_cast<std::uint32_t>(row * kStageRowBytes),
+                  rows[i] + offset + step * kStageRowBytes, bytes_of(step));
+        }
       }
       full.arrive_when_copied();
       stage_.advance();
@@ -165,14 +180,16 @@ class Loader {
     int step = 0;
     for (; step + kStepsAtOnce <= operands.k / kStageElements; step += kStepsAtOnce) {
 #pragma unroll
-      for (int i = 0; i < kStepsAtOnce; ++i) load_step(step + i, i * kStageRowBytes, 16);
+      for (int i = 0; i < kStepsAtOnce; i += kSteps) {
+        load_stage((step + i) / kSteps, i * kStageRowBytes, [](int) { return 16; });
+      }
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) rows[i] += kStepsAtOnce * kStageRowBytes;
     }
-    for (; step < steps; ++step) {
-      load_step(step, 0, step * kStageElements + chunk * 8 < operands.k ? 16 : 0);
+    for (; step < steps; step += kSteps) {
+      load_stage(step / kSteps, 0, [&](int more) { return (step + more) * kStageElements + chunk * 8 < operands.k ? 16 : 0; });
 #pragma unroll
-      for (int i = 0; i < rows_each; ++i) rows[i] += kStageRowBytes;
+      for (int i = 0; i < rows_each; ++i) rows[i] += kSteps * kStageRowBytes;
     }
   }
 
@@ -221,8 +238,8 @@ class Loader {
   const TensorMaps& maps_;
   int warp_;
   int lane_;
-  int num_asked_ = 0;  ///< steps of the tile whose weights are under way; of the thread that asks
-  int ending_step_ = 0;  ///< kStepsAhead before the task's end, counted from the tile's first; may be another tile's
+  int num_asked_ = 0;  ///< stages of the tile whose weights are under way; of the thread that asks
+  int ending_step_ = 0;  ///< the stage kStepsAhead before the task's end, counted from the tile's first; may be another tile's
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };
