@@ -21,6 +21,10 @@ struct Roster {
   int num_helpers = 0;      ///< combiners that join when a call's tiles run out, faster than those beside dispatchers
   int listed_routes = 0;    ///< most routes of own tokens that are listed at once, see Call::lists_at_once()
   bool operator==(const Roster&) const = default;
+
+  /// A GPU's service warps in order: subscribers, the scheduler, dispatchers.
+  FLASHMOE_HD constexpr int scheduler() const { return num_subscribers; }
+  FLASHMOE_HD constexpr int first_dispatcher() const { return num_subscribers + 1; }
 };
 
 /// Tokens of the smallest chunk that is worth a planner: planning takes a walk over the chunk's routes.

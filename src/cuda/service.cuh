@@ -111,15 +111,14 @@ __device__ void run_service_warp(const KernelArgs& args, const Call& call, const
                                  WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {},
                                  const DispatcherGroup& dispatchers = {}) {
   const WarpGroup group;
-  const int scheduler_warp = call.roster.num_subscribers;
-  if (service < scheduler_warp) {
+  if (service < call.roster.num_subscribers) {
     Subscriber<SubscriberGroup, Fabric> subscriber(call, fabric, service);
     run_actor(args, call, subscribers, Actor::subscriber, subscriber, log);
-  } else if (service == scheduler_warp) {
+  } else if (service == call.roster.scheduler()) {
     Scheduler<WarpGroup> scheduler(call);
     run_actor(args, call, group, Actor::scheduler, scheduler, log);
   } else {
-    run_dispatcher<dtype>(args, call, fabric, service - scheduler_warp - 1, log, combiner_log, dispatchers);
+    run_dispatcher<dtype>(args, call, fabric, service - call.roster.first_dispatcher(), log, combiner_log, dispatchers);
   }
 }
 

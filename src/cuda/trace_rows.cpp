@@ -7,8 +7,8 @@ namespace {
 /// Of the rank; see roster_of().
 ActorTrace describe_service(const Roster& roster, int service) {
   if (service < roster.num_subscribers) return {.actor = Actor::subscriber, .index = service};
-  if (service == roster.num_subscribers) return {.actor = Actor::scheduler};
-  return {.actor = Actor::dispatcher, .index = service - roster.num_subscribers - 1};
+  if (service == roster.scheduler()) return {.actor = Actor::scheduler};
+  return {.actor = Actor::dispatcher, .index = service - roster.first_dispatcher()};
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
   p.num_ranks = dice.pick({1, 2, 2, 3, 3, 4});
   p.num_experts = p.num_ranks * dice.between(1, 3);
   p.top_k = std::min(dice.between(1, 3), p.num_experts);
-  p.hidden = dice.pick({8, 16, 24, 128});  // of 128 doubles combiners take parts
+  p.hidden = dice.pick({8, 16, 24, 128, 248});  // of 128 doubles combiners take parts, of 248 dispatchers up to four
   p.intermediate = dice.pick({8, 16});
   p.dtype = DType::fp64;
   p.activation = dice.pick({Activation::identity, Activation::relu});
@@ -99,7 +99,7 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
   p.max_tokens = it.geometry.max_tokens = 3 * std::max(it.geometry.wave_tokens, 2);
   it.geometry.lined_tokens = std::min(it.geometry.lined_tokens, static_cast<int>(p.max_tokens));
   for (int rank = 0; rank < p.num_ranks; ++rank) {
-    it.rosters.push_back({.num_dispatchers = dice.between(1, 3),
+    it.rosters.push_back({.num_dispatchers = dice.one_in(4) ? dice.between(4, 12) : dice.between(1, 3),
                           .num_processors = dice.between(1, 3),
                           .num_subscribers = dice.between(1, p.num_ranks),
                           .num_helpers = dice.pick({0, 1, 4, 12}),
