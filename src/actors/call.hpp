@@ -92,6 +92,7 @@ struct Call {
 
   /// Parts in which dispatchers push or land each of `rows` rows that come as lines: several where there are fewer rows than
   /// dispatchers, as a row takes a warp one wait for memory after the other. A part is at least what a warp moves at once.
+  /// Where there are several, no dispatcher has more than one.
   FLASHMOE_HD int row_parts(std::int64_t rows) const {
     constexpr std::int64_t kFewestLines = 4;
     const std::int64_t most = num_lines(geometry().row_words()) / kFewestLines;

@@ -1,6 +1,6 @@
 // Completion: what follows from a finished task: an up tile counts for the down tasks that wait for it, the last down
-// tile of an m-block adds to the result counters and retires its rows. The tail of a processor, apart because an engine
-// that overlaps tiles lets other threads do it.
+// tile of an m-block adds to the result counters, retires its rows (counted form) and gives its place back. The tail of a
+// processor, apart because an engine that overlaps tiles lets other threads do it.
 #pragma once
 
 #include <cstdint>
@@ -125,7 +125,11 @@ class Completion {
 
   /// Gives the m-block's place back when nothing holds it any more: where waves are not reduced only its tasks did.
   FLASHMOE_HD void release(const Group& group, MBlock& block) {
-    if (call_.pre_reduced() && !completes(group, &block.holders, ~std::uint32_t{0}, 0u)) return;
+    if (call_.pre_reduced()) {
+      if (!completes(group, &block.holders, ~std::uint32_t{0}, 0u)) return;
+    } else {
+      group.sync();  // no thread reads the block any more
+    }
     if (group.leader()) {
       publish(&block.free, 1u);
       tally(&call_.counters().retired_blocks, std::uint64_t{1});

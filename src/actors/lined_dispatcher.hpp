@@ -83,7 +83,7 @@ class LinedDispatcher {
     return low | (std::uint64_t{high} << 32);
   }
 
-  /// Next slot on every rank, counted over the tokens before this dispatcher's.
+  /// Next slot on every rank, counted over the tokens before that of this dispatcher's first part.
   FLASHMOE_HD void begin_lined_rows(const Group& group) {
     const Geometry& g = geometry();
     parts_ = static_cast<std::uint32_t>(call_.row_parts(call_.num_tokens));
@@ -123,7 +123,7 @@ class LinedDispatcher {
                             call_.heap.lined_row(call_.rank, call_.epoch, rows.first + rows.count) + part.line_bytes,
                             call_.x_row(token) + part.data_bytes, part.num_words, line_tag(call_.generation, call_.epoch));
       group.sync();
-      if (group.leader()) ++rows.count;
+      if (group.leader()) ++rows.count;  // a dispatcher with parts of rows has one: see row_parts()
       group.sync();
     }
     return Step::advanced;

@@ -52,7 +52,7 @@ struct EpochCounters {
   std::uint64_t combined[Limits::wave_ring];  ///< parts of tokens combined of the slot's own waves
   std::uint64_t combine_claims;               ///< parts of tokens that combiners have taken (counted form)
   std::uint64_t progress[Limits::num_ranks];  ///< SourceProgress of every source
-  std::uint64_t retired_waves;                ///< waves whose results are all pushed
+  std::uint64_t retired_waves;                ///< waves whose results are all pushed (counted form), or that have none here
   std::uint64_t retired_blocks;               ///< m-blocks whose down tiles are all pushed
 };
 
@@ -93,7 +93,7 @@ struct WaveSlot {
   std::uint32_t num_slots;
   std::uint32_t num_entries;
   std::uint64_t wave_index;   ///< within the epoch
-  std::uint64_t retired;      ///< entries whose results are pushed (per_route) or kept (pre_reduced)
+  std::uint64_t retired;      ///< counted form: entries whose results are pushed (per_route) or kept (pre_reduced)
   std::uint64_t reduced;      ///< slots reduced (pre_reduced)
   std::uint32_t completed_by = 0;  ///< m-block whose place its reduce tasks hold (pre_reduced)
 };

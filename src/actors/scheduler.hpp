@@ -257,7 +257,7 @@ class Scheduler {
     const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
     if (2 * tasks * num_cut_ <= processors) return true;
     if (!call_.plan.narrow_ends) return false;
-    const std::uint64_t under_way = tasks * (num_cut_ - observe<Scope::device>(&call_.counters().retired_blocks));
+    const std::uint64_t under_way = tasks * (num_cut_ - peek(&call_.counters().retired_blocks));
     const bool leaves_half_idle = 2 * under_way <= processors || (under_way > processors && 2 * under_way <= 3 * processors);
     return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
   }
@@ -391,7 +391,7 @@ class Scheduler {
   std::uint32_t closed_ = 0;
   std::uint32_t version_ = 0;       ///< when the pass began
   std::uint32_t seen_version_ = 0;  ///< the last
-  std::uint64_t retired_ = 0;       ///< m-blocks, as last seen
+  std::uint64_t retired_ = 0;       ///< m-blocks, as seen while rows were to land
   std::uint64_t num_cut_ = 0;
   std::uint32_t num_free_;             ///< places after those of all cut that are known to be free: all at first
   std::uint64_t num_downs_ = 0;        ///< m-blocks whose down tasks are published

@@ -42,7 +42,7 @@ struct MBlock {
   std::uint32_t num_rows = 0;
   std::uint32_t num_segments = 0;
   std::uint32_t free = 1;        ///< 1 while the place is nobody's; published by the last holder
-  std::uint32_t holders = 0;     ///< its tasks together, and each wave that it completed until the wave is reduced
+  std::uint32_t holders = 0;     ///< pre_reduced: its tasks together, and each wave that it completed until that is reduced
   std::uint32_t up_done = 0;     ///< up tiles stored; the down tasks wait for all of them
   std::uint32_t down_done = 0;   ///< down tiles pushed
   std::uint32_t group_offset = 0;  ///< among m-blocks of one expert that were cut together, in ring order

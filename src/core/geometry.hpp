@@ -61,7 +61,9 @@ struct CallPlan {
   std::int64_t max_tokens = 0;  ///< most tokens a rank brings
   int up_tiles = 1;           ///< of an up task
   int down_tiles = 1;         ///< of a down task
-  bool narrow_ends = false;   ///< the last down tasks of the call are of one tile, so that processors end together
+  /// The last down tasks of the call are of one tile, so that processors end together. All are, whatever this says, where they
+  /// would leave half of the processors without any: see Scheduler.
+  bool narrow_ends = false;
   bool operator==(const CallPlan&) const = default;
 };
 

@@ -26,6 +26,8 @@ constexpr Form kForms[] = {{WireForm::counted, ResultForm::per_route},
 
 constexpr int kEvenSteps = 360;  // of k, in steps of 64
 constexpr int kOddSteps = 312;
+/// Too few for a call's down tasks to be narrow; 0: enough for all of them to be.
+constexpr int kFewBlocks = 8;
 
 /// Two experts, each of which gets all tokens.
 Problem two_experts(DType dtype, const Form& form, bool gated, std::int64_t max_tokens, int intermediate = kEvenSteps) {
@@ -47,8 +49,8 @@ Problem two_experts(DType dtype, const Form& form, bool gated, std::int64_t max_
 
 /// Output of one call.
 std::vector<char> run(const Problem& problem, const std::shared_ptr<DenseExperts>& experts, std::int64_t tokens,
-                      int decode_rows) {
-  CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .decode_rows = decode_rows});
+                      int decode_rows, int num_blocks) {
+  CudaWorld world(problem, experts, {.num_blocks = num_blocks, .deadline_seconds = 5.0, .decode_rows = decode_rows});
   Batch batch = make_batch(problem, tokens, static_cast<std::uint64_t>(tokens));
   world.poison();
   world.call({&batch}, tokens);
@@ -61,12 +63,13 @@ TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const Form& form : kForms) {
       for (const bool gated : {true, false}) {
-        for (const int intermediate : {kEvenSteps, kOddSteps}) {  // narrow tiles take two steps at once
+        for (const int num_blocks : {kFewBlocks, 0}) {
+          const int intermediate = num_blocks > 0 ? kEvenSteps : kOddSteps;  // narrow tiles take two steps at once
           const Problem problem = two_experts(dtype, form, gated, kDecodeRows, intermediate);
           if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
           const auto experts = std::make_shared<DenseExperts>(problem, 7);
           for (const std::int64_t tokens : {1, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 80, 96}) {
-            EXPECT_EQ(run(problem, experts, tokens, kDecodeRows), run(problem, experts, tokens, 0))
+            EXPECT_EQ(run(problem, experts, tokens, kDecodeRows, num_blocks), run(problem, experts, tokens, 0, kFewBlocks))
                 << to_string(problem) << " tokens " << tokens;
           }
         }
@@ -98,7 +101,8 @@ TEST(DecodeTiles, of_an_expert_s_last_rows_and_those_before_give_the_bits_of_bot
       for (const bool gated : {true, false}) {
         const Problem problem = two_experts(dtype, form, gated, 273);
         if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
-        CudaWorld world(problem, std::make_shared<DenseExperts>(problem, 7), {.deadline_seconds = 5.0});
+        CudaWorld world(problem, std::make_shared<DenseExperts>(problem, 7),
+                        {.num_blocks = kFewBlocks, .deadline_seconds = 5.0});
         const Batch all = make_batch(problem, problem.max_tokens, 3);
         const auto output = [&](std::int64_t first, std::int64_t count) {
           Batch batch = part_of(problem, all, first, count);

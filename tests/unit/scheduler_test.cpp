@@ -68,11 +68,11 @@ class Landed {
   void make_tasks_long() { call.heap.geometry.hidden = call.heap.geometry.tile.down_columns = 4096; }
 
   /// An m-block has four down tiles, two a task or, where that ends the call sooner, one.
-  void end_narrow(int processors) {
+  void end_narrow(int processors, bool narrow_ends = true) {
     call.roster.num_processors = processors;
     call.heap.geometry.hidden = 64;
     call.plan.down_tiles = 2;
-    call.plan.narrow_ends = true;
+    call.plan.narrow_ends = narrow_ends;
   }
 
   Call call;
@@ -134,6 +134,22 @@ TEST(Scheduler, the_last_down_tasks_of_a_call_are_narrow) {
   rank.call.counters().retired_blocks = 2;  // two wide tasks are left, for four processors
   expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), down(2, 1), down(2, 2), down(2, 3),
                                        kExit, kExit, kExit, kExit});
+}
+
+TEST(Scheduler, all_down_tasks_of_a_call_are_narrow_where_half_of_the_processors_would_have_none) {
+  for (const int processors : {3, 4}) {
+    Landed rank({4}, 3);
+    rank.end_narrow(processors, false);
+    Scheduler<SoloGroup> scheduler(rank.call);
+    std::vector<Task> wanted{up(0, 0), up(0, 1)};
+    if (processors == 4) {
+      wanted.insert(wanted.end(), {down(0), down(0, 1), down(0, 2), down(0, 3)});
+    } else {
+      wanted.insert(wanted.end(), {down(0), down(0, 2)});
+    }
+    wanted.insert(wanted.end(), static_cast<std::size_t>(processors), kExit);
+    expect_tasks(rank.tasks(scheduler), wanted);
+  }
 }
 
 TEST(Scheduler, the_last_of_many_down_tasks_are_narrow) {
