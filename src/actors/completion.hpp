@@ -34,7 +34,7 @@ class Completion {
   /// back. Requires !idle().
   FLASHMOE_HD void step(const Group& group) {
     MBlock& block = call_.m_block(task_.index);
-    if (segment_ == block.num_segments) {
+    if (call_.lined() || segment_ == block.num_segments) {  // nothing waits for lined waves to retire
       release(group, block);
       retiring_ = false;
     } else {
@@ -64,7 +64,7 @@ class Completion {
     const auto wanted = static_cast<std::uint32_t>(geometry().num_down_tiles());
     if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, wanted)) return;
     if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
-    segment_ = call_.lined() ? block.num_segments : 0;  // nothing waits for lined waves to retire
+    segment_ = 0;
     retiring_ = true;
   }
 
