@@ -251,7 +251,8 @@ class Dispatcher {
       return false;
     } else {
       if (looked_up_.pushed == looked_up_.total) return false;
-      const std::int64_t token = next_token_ + group.first(looked_up_.goes && looked_up_.before == looked_up_.pushed, group.index());
+      const bool next = looked_up_.goes && looked_up_.before == looked_up_.pushed;  // this thread's token
+      const std::int64_t token = next_token_ + group.first(next, group.index());
       fabric_.put_row(group, peer, call_.heap.token_row(call_.rank, ring_slot_, rows_.first + rows_.count + looked_up_.pushed),
                       call_.x_row(call_.wave_begin(wave_) + token), geometry().row_bytes());
       ++looked_up_.pushed;

@@ -126,7 +126,7 @@ __device__ inline void leave(const KernelArgs& args, const Call& call, const Fab
     last = join(&state.blocks_out, std::uint64_t{1}) + 1 == gridDim.x;
   }
   if (!group.broadcast(last)) return;
-  group.sync();
+  group.sync();  // what the leader has acquired holds for all lanes
   const std::uint32_t giving_up = peek(&state.giving_up);  // read side by side: the call waits for nothing else
   const std::uint64_t published = peek(&call.task_ring_state().published);
   if (group.leader()) state.blocks_out = 0;
