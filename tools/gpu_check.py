@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "synccheck")
-ENGINES = ("portable", "hopper")
+ENGINES = ("portable", "hopper", "hopper-pairs")  # -pairs: blocks take tasks in pairs, even for few rows
 OF_ENGINES = ("cases_test", "fault_test", "graph_test", "large_test", "layer_test", "small_shapes_test")
 PRESETS = ("qwen3-30b-a3b", "mixtral-8x7b", "llama4-scout", "deepseek-v3", "gpt-oss-120b", "thesis")
 MEASURING = ("--warm-up", "20", "--repeats", "100", "--budget-ms", "250", "--rest-ms", "300")
@@ -111,7 +111,7 @@ class Check:
         self.environment = dict(os.environ, FLASHMOE_BUILD_DIR=str(self.programs), OPENBLAS_NUM_THREADS="1",
                                 CUDA_VISIBLE_DEVICES=",".join(str(i) for i in range(self.num_gpus)))
         is_hopper = re.search(r"\bG?H[12]00\b", self.card) is not None
-        self.engines = [engine for engine in arguments.engines if engine != "hopper" or is_hopper]
+        self.engines = [engine for engine in arguments.engines if not engine.startswith("hopper") or is_hopper]
         self.runs, self.rows, self.clocks = [], [], {}
         self.failed = False
 
@@ -130,6 +130,12 @@ class Check:
             except subprocess.TimeoutExpired:
                 code = 124
         return code, log.read_text(errors="replace"), time.monotonic() - begin
+
+    @staticmethod
+    def environment_of(engine):
+        """What tells the tests of an engine."""
+        name, _, pairs = engine.partition("-")
+        return {**({"FLASHMOE_ENGINE": name} if name else {}), **({"FLASHMOE_PAIRS": "1"} if pairs else {})}
 
     def note(self, run, code, ok):
         self.failed |= not ok
@@ -173,8 +179,7 @@ class Check:
             if name == "random_conformance_test":
                 continue
             for engine in self.engines if name in OF_ENGINES else ("",):
-                environment = {"FLASHMOE_ENGINE": engine} if engine else {}
-                code, text, run = self.gtest(name + engine, [self.program(name)], timeout=240, **environment)
+                code, text, run = self.gtest(name + engine, [self.program(name)], timeout=240, **self.environment_of(engine))
                 self.add_record(run, text)
                 self.note(run, code, code in (0, 77))  # 77: all of it was skipped
 
@@ -183,7 +188,7 @@ class Check:
             command = [self.program("random_conformance_test")]
             cases = str(self.arguments.cases)
             code, text, run = self.gtest("random_conformance" + engine, command, timeout=400, FLASHMOE_CASES=cases,
-                                         FLASHMOE_ENGINE=engine)
+                                         **self.environment_of(engine))
             self.add_record(run, text)
             self.note(run, code, code == 0)
 
@@ -194,7 +199,7 @@ class Check:
             filters = f"*bf16_{ranks}:*tf32_{ranks}" if tool == "racecheck" else f"*_{ranks}"
             command = [self.program("small_shapes_test"), f"--gtest_filter={filters}", "--gtest_fail_fast"]
             code, text, run = self.gtest(f"{tool}-{ranks}{engine}", command, timeout=150, launcher=launcher,
-                                         FLASHMOE_ENGINE=engine)
+                                         **self.environment_of(engine))
             self.note_findings(code, text, run)
         for tool in self.arguments.sanitizers:
             launcher = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
@@ -234,7 +239,8 @@ class Check:
 
     def timing(self):
         baseline = [sys.executable, str(ROOT / "bench/baselines/torch_nccl.py"), str(self.num_gpus)]
-        programs = [(f"layer_timing {engine}", [self.program("layer_timing")], engine) for engine in self.engines]
+        programs = [(f"layer_timing {engine}", [self.program("layer_timing")], engine)
+                    for engine in self.engines if not engine.endswith("-pairs")]
         for name, command, engine in [*programs, ("torch_nccl", baseline, "")]:
             with Clocks(self.num_gpus) as clocks:
                 code, text, seconds = self.execute(name.replace(" ", "_"), command, timeout=240, FLASHMOE_ENGINE=engine)

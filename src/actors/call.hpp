@@ -122,7 +122,8 @@ struct Call {
              .num_down_tiles = geometry().num_down_tiles(),
              .up_tiles = plan.up_tiles,
              .down_tiles = plan.down_tiles,
-             .num_m_blocks = geometry().num_m_blocks}};
+             .num_m_blocks = geometry().num_m_blocks,
+             .tickets_at_once = plan.tickets_at_once}};
   }
   FLASHMOE_HD MBlock& m_block(std::uint32_t index) const { return at<MBlock>(local_layout.m_blocks)[index]; }
   FLASHMOE_HD SourceState& source_state(int source) const {

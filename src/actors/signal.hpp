@@ -69,11 +69,11 @@ FLASHMOE_HD inline void tally(T* counter, T amount) {
   detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
 }
 
-/// Takes the next of numbers that several actors share out, within the rank. Memory ordering: relaxed; a number says
-/// nothing about memory.
+/// Takes the next `count` of numbers that several actors share out, within the rank; returns the first. Memory ordering:
+/// relaxed; a number says nothing about memory.
 template <class T>
-FLASHMOE_HD inline T draw(T* counter) {
-  return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(1, cuda::memory_order_relaxed);
+FLASHMOE_HD inline T draw(T* counter, T count = 1) {
+  return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(count, cuda::memory_order_relaxed);
 }
 
 /// Replaces the value by next(value) in one step, within the rank, and returns the value before. Memory ordering: as draw().

@@ -24,33 +24,60 @@ struct TaskShape {
   int num_up_tiles = 1, num_down_tiles = 1;
   int up_tiles = 1, down_tiles = 1;  ///< of a task, see CallPlan
   int num_m_blocks = 1;              ///< of the intermediate ring
+  int tickets_at_once = 1;           ///< of a claim: 2 where two processors take tasks together
 
   FLASHMOE_HD int num_tiles(TaskKind kind) const { return kind == TaskKind::up ? num_up_tiles : num_down_tiles; }
   FLASHMOE_HD int tiles_of_task(const TaskBatch& batch) const {
     return batch.narrow ? 1 : batch.kind == TaskKind::up ? up_tiles : down_tiles;
   }
-  FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
-    if (batch.kind != TaskKind::up && batch.kind != TaskKind::down) return batch.size;
-    const int tiles = tiles_of_task(batch);
-    return batch.size * static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
+  /// Tickets of a batch: no claim reaches from one batch into the next, so the last ticket may have no task.
+  FLASHMOE_HD std::uint32_t num_tickets(const TaskBatch& batch) const {
+    const std::uint32_t tasks = num_tasks(batch);
+    return tickets_at_once == 2 ? tasks + tasks % 2 : tasks;
   }
 
-  /// Task `number` of a batch. Those of several m-blocks alternate: processors that run neighbours at the same time read
-  /// the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
+  /// Task `number` of a batch, of no tiles behind the last. Those of several m-blocks alternate: processors that run neighbours
+  /// at the same time read the same weights (H100, 16 m-blocks of one expert: 650 TFLOP/s this way, 421 block by block).
   FLASHMOE_HD Task task(const TaskBatch& batch, std::uint32_t number) const {
     if (batch.kind == TaskKind::exit) return {.kind = batch.kind};
+    if (tickets_at_once == 2 && number >= num_tasks(batch)) return {.kind = batch.kind, .num_tiles = 0};
     if (batch.kind == TaskKind::reduce) {
       return {.kind = batch.kind, .wave_slot = static_cast<std::uint16_t>(batch.index), .tile = number};
     }
-    const int tile = static_cast<int>(number / batch.size) * tiles_of_task(batch);
+    const Place place = place_of(batch, number);
+    const int tile = static_cast<int>(place.product) * tiles_of_task(batch);
     const int rest = num_tiles(batch.kind) - tile;
     const int tiles = rest < tiles_of_task(batch) ? rest : tiles_of_task(batch);
-    std::uint32_t index = batch.index + number % batch.size;
+    std::uint32_t index = batch.index + place.block;
     if (index >= static_cast<std::uint32_t>(num_m_blocks)) index -= static_cast<std::uint32_t>(num_m_blocks);
     return {.kind = batch.kind,
             .num_tiles = static_cast<std::uint8_t>(tiles),
             .index = index,
             .tile = static_cast<std::uint32_t>(tile)};
+  }
+
+ private:
+  FLASHMOE_HD std::uint32_t products(const TaskBatch& batch) const {
+    const int tiles = tiles_of_task(batch);
+    return static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
+  }
+  FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
+    return batch.kind == TaskKind::up || batch.kind == TaskKind::down ? batch.size * products(batch) : batch.size;
+  }
+
+  struct Place {
+    std::uint32_t block, product;
+  };
+  /// Taken two at once, the m-blocks of an odd number go in twos, and the products of the last one do.
+  FLASHMOE_HD Place place_of(const TaskBatch& batch, std::uint32_t number) const {
+    const std::uint32_t size = batch.size;
+    const Place place{number % size, number / size};
+    if (tickets_at_once == 1 || size % 2 == 0) return place;
+    const std::uint32_t first = place.product / 2 * 2;  // of two products
+    if (first + 1 == products(batch)) return place;
+    const std::uint32_t within = number - first * size;
+    const std::uint32_t paired = 2 * (size - 1);
+    return within < paired ? Place{within % (size - 1), first + within / (size - 1)} : Place{size - 1, first + within - paired};
   }
 };
 
@@ -81,7 +108,7 @@ class TaskRing {
   template <class Group>
   FLASHMOE_HD void publish(const Group& group, const TaskBatch& mine, TaskCursor* sole = nullptr) const {
     const Scan batches = group.scan(mine.size > 0 ? 1u : 0u);
-    const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tasks(mine) : 0u);
+    const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tickets(mine) : 0u);
     if (batches.total == 0) return;
     const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total, sole) : 0);
     if (mine.size == 0) return;
@@ -96,8 +123,8 @@ class TaskRing {
     group.sync();
   }
 
-  /// A ticket to take. The caller must try to find its task until it succeeds.
-  FLASHMOE_HD std::uint32_t claim() const { return draw(&state_->next_take); }
+  /// `count` tickets to take, the first of them. The caller must try to find their tasks until it succeeds.
+  FLASHMOE_HD std::uint32_t claim(std::uint32_t count = 1) const { return draw(&state_->next_take, count); }
 
   /// Tasks published and not claimed; below 0: claims that wait for tasks. A hint, see peek().
   FLASHMOE_HD int unclaimed() const {
@@ -107,7 +134,8 @@ class TaskRing {
   /// Where the epoch's first task will be.
   FLASHMOE_HD TaskCursor first() const { return cursor_of(state_->begun); }
 
-  /// Looks for the task of a claimed ticket: true once it is published. One bounded look from the cursor on; moves it.
+  /// Looks for the task of a claimed ticket: true once it is published. One bounded look from the cursor on; moves it. A ticket
+  /// without a task has one of no tiles.
   /// Memory ordering: acquire.
   FLASHMOE_HD bool find(std::uint32_t ticket, TaskCursor& cursor, Task& task) const {
     constexpr int kAtOnce = 8;  // loads in flight
@@ -121,7 +149,7 @@ class TaskRing {
       // Left over from a lap before: not published yet. A batch far ahead, that of a later lap: the one in question
       // comes after it, as cells go round.
       if (batch.size == 0 || is_before(first, cursor.ticket)) return false;
-      if (ticket - first < shape_.num_tasks(batch)) {
+      if (ticket - first < shape_.num_tickets(batch)) {
         cursor = {begin + static_cast<std::uint32_t>(i), first};
         observe<Scope::device>(&cell_of(cursor.batch));
         task = shape_.task(batch, ticket - first);
@@ -131,6 +159,14 @@ class TaskRing {
       if (is_before(first, ticket)) cursor.ticket = first;
     }
     return false;
+  }
+
+  /// Of a ticket whose task find() has just found: whether the task behind it is the same tile of another m-block.
+  FLASHMOE_HD bool next_shares_tile(std::uint32_t ticket, const TaskCursor& cursor, const Task& task) const {
+    if (task.kind != TaskKind::up && task.kind != TaskKind::down) return false;
+    const TaskBatch batch = decode(peek(&cell_of(cursor.batch)));
+    const Task next = shape_.task(batch, ticket + 1 - cursor.ticket);
+    return next.num_tiles == task.num_tiles && next.tile == task.tile;
   }
 
  private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/annotate.hpp"
 #include "flashmoe/problem.hpp"
@@ -15,6 +16,8 @@ struct TileShape {
   int down_columns = 0;  ///< columns of the result a down tile has
   int down_tiles_at_once = 1;  ///< down tiles that the engine multiplies fastest: a task has so many, or a multiple
   int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
+  /// Rows that experts have on average from which on processors take tasks in pairs, which share weights.
+  int pair_rows = std::numeric_limits<int>::max();
   int extra_rows = 0;  ///< that the last m-block of an expert may have beyond `rows`, instead of one more m-block
 
   FLASHMOE_HD constexpr int most_rows() const { return rows + extra_rows; }
@@ -64,6 +67,7 @@ struct CallPlan {
   /// The last down tasks of the call are of one tile, so that processors end together. All are, whatever this says, where they
   /// would leave half of the processors without any: see Scheduler.
   bool narrow_ends = false;
+  int tickets_at_once = 1;    ///< of a claim: 2 where processors take tasks in pairs
   bool operator==(const CallPlan&) const = default;
 };
 

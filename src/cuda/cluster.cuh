@@ -49,6 +49,35 @@ struct ClusterPlace {
 #endif
   }
 
+  __device__ static bool load(const bool* address, int rank) {
+#if __CUDA_ARCH__ >= 900
+    std::uint32_t value;
+    asm volatile("ld.shared::cluster.u8 %0, [%1];" : "=r"(value) : "r"(there(address, rank)) : "memory");
+    return value != 0;
+#else
+    return *address;
+#endif
+  }
+  /// A word of this block that another block of the cluster stores to, and store to such a word of block `rank`. Relaxed: they
+  /// say nothing about memory.
+  __device__ static std::uint64_t look(const std::uint64_t* address) {
+#if __CUDA_ARCH__ >= 900
+    std::uint64_t value;
+    const auto here = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
+    asm volatile("ld.relaxed.cluster.shared::cta.b64 %0, [%1];" : "=l"(value) : "r"(here) : "memory");
+    return value;
+#else
+    return *address;
+#endif
+  }
+  __device__ static void store(std::uint64_t* address, std::uint64_t value, int rank) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.relaxed.cluster.shared::cluster.b64 [%0], %1;" ::"r"(there(address, rank)), "l"(value) : "memory");
+#else
+    *address = value;
+#endif
+  }
+
  private:
 #if __CUDA_ARCH__ >= 900
   /// Where block `rank` has what lies at `address` of this block's shared memory.

@@ -21,6 +21,7 @@ struct KernelEntry {
   int threads;               ///< of a block
   int service_warps;         ///< of a block; see roster_of()
   int fewest_blocks;         ///< of a launch
+  bool pairs;                ///< clusters of two blocks take tasks in pairs
   TraceRows trace_rows;      ///< of a block
 };
 

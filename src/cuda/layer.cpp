@@ -13,6 +13,17 @@
 
 namespace flashmoe::cuda_backend {
 
+LaunchConfig::LaunchConfig(const KernelEntry& entry, int num_blocks, int cluster_blocks, cudaStream_t stream) {
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(cluster_blocks), 1, 1};
+  config.gridDim = dim3(static_cast<unsigned>(num_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(entry.threads));
+  config.dynamicSmemBytes = entry.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = cluster_blocks > 1 ? 1 : 0;
+}
+
 RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options)
     : heap_(std::move(heap)), rank_(rank), options_(options) {
   if (options.decode_rows < 0 || options.decode_rows > hopper::kDecodeRows) {
@@ -25,7 +36,7 @@ RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype
   num_blocks_ = std::max(options.num_blocks > 0 ? options.num_blocks : num_multiprocessors() / heap_->num_ranks_beside(rank),
                          entry.fewest_blocks);
   trace_rows_ = entry.trace_rows;
-  kernel(dtype);  // refuses blocks that cannot all be resident, before memory is taken
+  pairs_ = pairs_fit(kernel(dtype));  // which refuses blocks that cannot all be resident, before memory is taken
   const Geometry& geometry = heap_->layout().geometry;
   local_layout_ = make_local_layout(geometry, roster_of(geometry, num_blocks_, entry.service_warps));
   local_ = DeviceMemory(device(), local_layout_.total_bytes);
@@ -64,6 +75,17 @@ KernelEntry RankContext::kernel(DType dtype) const {
                                 num_blocks_, ranks_here, device(), num_sms, blocks_each));
   }
   return entry;
+}
+
+/// All ranks of a GPU launch pairs or none do, as they have equal geometries and shares: blocks of one that stood alone could
+/// leave no room for another's.
+bool RankContext::pairs_fit(const KernelEntry& entry) const {
+  if (!entry.pairs || num_blocks_ % 2 != 0) return false;
+  const DeviceGuard guard(device());
+  const LaunchConfig launch(entry, num_blocks_, 2, nullptr);
+  int num_pairs = 0;
+  check(cudaOccupancyMaxActiveClusters(&num_pairs, entry.function, &launch.config), "cudaOccupancyMaxActiveClusters");
+  return num_blocks_ * heap_->num_ranks_beside(rank_) <= 2 * num_pairs;
 }
 
 void RankContext::note_launch(cudaStream_t stream) {
@@ -109,7 +131,9 @@ Layer::Layer(std::shared_ptr<RankContext> context, const Problem& problem, const
 }
 
 CallPlan Layer::plan(std::int64_t max_tokens) const {
-  return plan_call(problem_, context_->heap().layout().geometry, max_tokens);
+  CallPlan plan = plan_call(problem_, context_->heap().layout().geometry, max_tokens);
+  if (!context_->pairs()) plan.tickets_at_once = 1;
+  return plan;
 }
 
 void Layer::forward(const CallInput& input, cudaStream_t stream) {
@@ -145,9 +169,8 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   const bool eager = capture == cudaStreamCaptureStatusNone;
   context_->note_launch(stream);
   if (eager) check(cudaStreamWaitEvent(stream, context_->last_launch(), 0), "cudaStreamWaitEvent");
-  check(cudaLaunchKernel(kernel_.function, dim3(static_cast<unsigned>(context_->num_blocks())),
-                         dim3(static_cast<unsigned>(kernel_.threads)), parameters, kernel_.shared_bytes, stream),
-        "cudaLaunchKernel");
+  const LaunchConfig launch(kernel_, context_->num_blocks(), call.plan.tickets_at_once, stream);
+  check(cudaLaunchKernelExC(&launch.config, kernel_.function, parameters), "cudaLaunchKernelExC");
   if (eager) check(cudaEventRecord(context_->last_launch(), stream), "cudaEventRecord");
 }
 

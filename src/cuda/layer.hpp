@@ -47,6 +47,8 @@ class RankContext {
   KernelEntry kernel(DType dtype) const;
   /// Of every kernel of the engine.
   const TraceRows& trace_rows() const { return trace_rows_; }
+  /// Whether its blocks can run as pairs.
+  bool pairs() const { return pairs_; }
   const void* intermediate() const { return local_.as<char>() + local_layout_.intermediate; }
   std::size_t local_bytes() const { return local_layout_.total_bytes; }
   KernelArgs make_args() const;
@@ -64,12 +66,14 @@ class RankContext {
 
  private:
   int num_multiprocessors() const;
+  bool pairs_fit(const KernelEntry& entry) const;
 
   std::shared_ptr<DeviceHeap> heap_;
   int rank_;
   LaunchOptions options_;
   int num_blocks_ = 0;
   TraceRows trace_rows_{};
+  bool pairs_ = false;
   LocalLayout local_layout_;
   DeviceMemory local_;
   DeviceMemory state_;
@@ -77,6 +81,16 @@ class RankContext {
   OwnedEvent last_launch_;
   OwnedStream own_stream_;
   std::mutex mutex_;
+};
+
+/// A launch of `num_blocks` blocks in clusters of `cluster_blocks`, with the attribute that it points to.
+struct LaunchConfig {
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t config{};
+
+  LaunchConfig(const KernelEntry& entry, int num_blocks, int cluster_blocks, cudaStream_t stream);
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
 };
 
 /// One rank's tensors of one call, in memory its GPU can read and write.

@@ -9,6 +9,7 @@ KernelEntry kernel_entry_fp64() {
           .threads = kBlockThreads,
           .service_warps = kServiceWarps,
           .fewest_blocks = 1,
+          .pairs = false,
           .trace_rows = kTraceRows};
 }
 

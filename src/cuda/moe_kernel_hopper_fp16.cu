@@ -9,6 +9,7 @@ KernelEntry kernel_entry_hopper_fp16() {
           .threads = hopper::kBlockThreads,
           .service_warps = hopper::kServiceWarps,
           .fewest_blocks = hopper::kFewestBlocks,
+          .pairs = true,
           .trace_rows = hopper::kTraceRows};
 }
 

@@ -158,6 +158,8 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
     const int products = ceil_div(geometry.num_down_tiles(), at_once);
     plan.down_tiles = at_once * products_of_task(geometry, max_tokens, geometry.intermediate, products);
   }
+  const std::int64_t routes = max_tokens * geometry.num_ranks * geometry.top_k;  // if all ranks bring as many
+  if (routes >= std::int64_t{geometry.tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;
   plan.narrow_ends = at_once > 1 && geometry.intermediate >= at_once * geometry.tile.task_elements;
   return plan;
 }
@@ -200,6 +202,9 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
   if (plan.up_tiles > 1 || plan.down_tiles > 1) {
     text += fmt::format(", {} / {} a task{}", plan.up_tiles, plan.down_tiles,
                         plan.narrow_ends ? " (1 where the call ends)" : "");
+  }
+  if (plan.tickets_at_once == 2) {
+    text += fmt::format("; tasks in pairs that share weights: experts have {} rows or more on average", g.tile.pair_rows);
   }
   return text;
 }

@@ -127,14 +127,23 @@ class CudaWorld : public RankThreads {
     const char* name = std::getenv("FLASHMOE_ENGINE");
     const std::string_view wanted = name != nullptr ? name : "";
     const bool narrow = problem.dtype == DType::bf16 || problem.dtype == DType::fp16;
-    return cuda_backend::engine_traits(problem, wanted == "portable"           ? Engine::portable
-                                                : wanted == "hopper" && narrow ? Engine::hopper
-                                                                               : Engine::automatic);
+    EngineTraits traits = cuda_backend::engine_traits(problem, wanted == "portable"           ? Engine::portable
+                                                               : wanted == "hopper" && narrow ? Engine::hopper
+                                                                                              : Engine::automatic);
+    if (in_pairs()) traits.tile.pair_rows = 0;
+    return traits;
   }
+  /// Whether FLASHMOE_PAIRS makes blocks take tasks in pairs wherever they can, even for few rows.
+  static bool in_pairs() { return std::getenv("FLASHMOE_PAIRS") != nullptr; }
   /// Settings that must not change any result: blocks a rank, fewest first.
   static std::vector<Options> variants() {
-    return {{.num_blocks = 1, .deadline_seconds = 5.0}, {.num_blocks = 7, .deadline_seconds = 5.0}, default_options()};
+    const int few = in_pairs() ? 4 : 1;
+    const int some = in_pairs() ? 8 : 7;
+    return {{.num_blocks = few, .deadline_seconds = 5.0}, {.num_blocks = some, .deadline_seconds = 5.0}, default_options()};
   }
+
+  /// Of a call of layer 0, on rank 0.
+  CallPlan plan_of(std::int64_t max_tokens) const { return ranks_[0]->layers[0]->plan(max_tokens); }
 
   /// Runs one call of layer 0; entry r is rank r's batch, null where the rank never enters. Throws nothing: see
   /// message().

@@ -182,6 +182,24 @@ TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_th
   EXPECT_FALSE(plan(4096, 8192).narrow_ends);
 }
 
+TEST(Forms, tasks_are_taken_in_pairs_where_experts_have_many_rows_and_the_engine_wants_it) {
+  EngineTraits engine = kEngine;
+  const auto tickets = [&](std::int64_t max_tokens) {
+    const Problem problem = qwen(8192);
+    return plan_call(problem, plan_geometry(problem, engine), max_tokens).tickets_at_once;
+  };
+  EXPECT_EQ(tickets(8192), 1);
+  engine.tile.pair_rows = 256;
+  const Problem problem = qwen(8192);
+  const std::int64_t tokens = 256 * problem.num_experts / problem.top_k / problem.num_ranks;  // of a rank
+  EXPECT_EQ(tickets(tokens - 1), 1);
+  EXPECT_EQ(tickets(tokens), 2);
+  EXPECT_THAT(explain_plan(problem, plan_geometry(problem, engine), plan_call(problem, plan_geometry(problem, engine), tokens)),
+              HasSubstr("tasks in pairs that share weights: experts have 256 rows or more on average"));
+  engine.tile.pair_rows = 0;
+  EXPECT_EQ(tickets(0), 2);
+}
+
 TEST(Forms, a_call_may_not_exceed_its_layer) {
   const Problem plain = qwen(100);
   const Geometry g = plan_geometry(plain, kEngine);

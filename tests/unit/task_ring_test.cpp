@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,7 +18,8 @@ namespace {
 constexpr TaskShape kShape{.num_up_tiles = 3, .num_down_tiles = 5, .up_tiles = 1, .down_tiles = 2, .num_m_blocks = 7};
 
 struct Ring {
-  explicit Ring(std::uint32_t capacity, std::uint64_t start = 0) : cells(capacity), view(&state, cells.data(), capacity, kShape) {
+  explicit Ring(std::uint32_t capacity, std::uint64_t start = 0, const TaskShape& shape = kShape)
+      : cells(capacity), view(&state, cells.data(), capacity, shape) {
     state.published = state.begun = start;
     state.next_take = static_cast<std::uint32_t>(start);
   }
@@ -68,6 +71,68 @@ TEST(TaskRing, tasks_of_a_narrow_batch_have_one_tile) {
   expect_task(taker.take(), {.kind = TaskKind::down, .index = 0, .tile = 0});
   ring.state.next_take += 5 * ((1 << 17) - 1) - 2;
   expect_task(taker.take(), {.kind = TaskKind::exit});
+}
+
+/// The tasks of all claims of two, as "m-block.tile", "=" between those of one tile, or "-" for none, until an exit.
+std::string taken_in_pairs(const Ring& ring) {
+  TaskCursor cursor = ring.view.first();
+  std::string all;
+  while (true) {
+    const std::uint32_t ticket = ring.view.claim(2);
+    bool shared = false;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      Task task;
+      if (!ring.view.find(ticket + i, cursor, task)) return all + " missing";
+      if (task.kind == TaskKind::exit) return all;
+      all += i == 0 ? " " : shared ? "=" : "+";
+      if (i == 0) shared = ring.view.next_shares_tile(ticket, cursor, task);
+      all += task.num_tiles == 0 ? "-" : std::to_string(task.index) + "." + std::to_string(task.tile);
+    }
+  }
+}
+
+TEST(TaskRing, tickets_taken_in_pairs_are_of_one_tile_but_for_the_last_m_block_of_an_odd_number) {
+  TaskShape shape = kShape;
+  shape.tickets_at_once = 2;
+  const auto order = [&](const TaskBatch& batch) {
+    Ring ring(8, 0, shape);
+    ring.publish(batch);
+    ring.publish({.kind = TaskKind::exit, .size = 2});
+    return taken_in_pairs(ring);
+  };
+  EXPECT_EQ(order({.kind = TaskKind::up, .index = 1, .size = 2}), " 1.0=2.0 1.1=2.1 1.2=2.2");
+  EXPECT_EQ(order({.kind = TaskKind::up, .index = 5, .size = 3}), " 5.0=6.0 5.1=6.1 0.0+0.1 5.2=6.2 0.2+-");
+  EXPECT_EQ(order({.kind = TaskKind::up, .index = 4, .size = 1}), " 4.0+4.1 4.2+-");
+  EXPECT_EQ(order({.kind = TaskKind::down, .index = 2, .size = 1}), " 2.0+2.2 2.4+-");
+  EXPECT_EQ(order({.kind = TaskKind::down, .index = 0, .size = 4, .narrow = true}),
+            " 0.0=1.0 2.0=3.0 0.1=1.1 2.1=3.1 0.2=1.2 2.2=3.2 0.3=1.3 2.3=3.3 0.4=1.4 2.4=3.4");
+  EXPECT_EQ(order({.kind = TaskKind::down, .index = 0, .size = 5}),
+            " 0.0=1.0 2.0=3.0 0.2=1.2 2.2=3.2 4.0+4.2 0.4=1.4 2.4=3.4 4.4+-");
+  EXPECT_EQ(order({.kind = TaskKind::reduce, .index = 3, .size = 3}), " 0.0+0.1 0.2+-");
+  shape.num_up_tiles = 1;
+  EXPECT_EQ(order({.kind = TaskKind::up, .index = 4, .size = 1}), " 4.0+-");
+}
+
+TEST(TaskRing, tickets_taken_in_pairs_bring_every_task_once) {
+  for (int tiles = 1; tiles <= 9; ++tiles) {
+    for (std::uint32_t size = 1; size <= 9; ++size) {
+      Ring ring(4, 0, {.num_up_tiles = tiles, .num_m_blocks = 16, .tickets_at_once = 2});
+      ring.publish({.kind = TaskKind::up, .index = 12, .size = size});
+      TaskCursor cursor = ring.view.first();
+      std::map<std::pair<std::uint32_t, std::uint32_t>, int> taken;
+      for (std::uint32_t ticket = 0; ticket < ring.state.published % (std::uint64_t{1} << 32); ++ticket) {
+        Task task;
+        ASSERT_TRUE(ring.view.find(ticket, cursor, task));
+        if (task.num_tiles > 0) ++taken[{(task.index + 16 - 12) % 16, task.tile}];
+      }
+      EXPECT_EQ(taken.size(), size * static_cast<std::uint32_t>(tiles)) << size << " m-blocks, tiles " << tiles;
+      for (const auto& [what, count] : taken) {
+        EXPECT_EQ(count, 1);
+        EXPECT_LT(what.first, size);
+        EXPECT_LT(what.second, static_cast<std::uint32_t>(tiles));
+      }
+    }
+  }
 }
 
 TEST(TaskRing, batches_of_all_kinds_follow_each_other_over_many_laps_and_past_the_end_of_the_numbers) {

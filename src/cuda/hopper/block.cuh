@@ -19,6 +19,7 @@
 #include "actors/call.hpp"
 #include "actors/task.hpp"
 #include "cuda/fabric.cuh"
+#include "cuda/hopper/block_pair.cuh"
 #include "cuda/hopper/ptx.cuh"
 #include "cuda/hopper/shared_rows.cuh"
 #include "cuda/hopper/tile_shape.hpp"
@@ -42,6 +43,8 @@ struct TaskSlot {
   std::uint32_t local_expert;
   bool decode;   ///< up, down: a decode tile
   bool streams;  ///< up, down: of a small m-block whose weights no other is likely to want
+  bool shared;   ///< up, down: the pair's other block has a task of the same weights; each loads half of them for both
+  bool aligns;   ///< shared: the two blocks may be at different stages
 };
 inline constexpr int kTaskSlots = 4;
 
@@ -55,9 +58,11 @@ struct BlockMemory {
   alignas(16) Call call;
   Traffic traffic;
   SharedRows rows;             ///< of the block's one dispatcher
+  PairMail mail;
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
   Barrier empty[kStages];      ///< every consumer warp
+  Barrier ready[kStages];      ///< the pair's other block: its stage takes shared weights
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
   Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are found and there
@@ -70,6 +75,7 @@ struct BlockMemory {
   __device__ void init_barriers() {
     for (Barrier& barrier : full) barrier.init(1 + kLoaderWarps * 32);
     for (Barrier& barrier : empty) barrier.init(kConsumerWarps);
+    for (Barrier& barrier : ready) barrier.init(1);
     for (Barrier& barrier : filled) barrier.init(32);
     for (Barrier& barrier : stored) barrier.init(32);
     for (Barrier& barrier : ending) barrier.init(1);

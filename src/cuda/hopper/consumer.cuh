@@ -36,6 +36,7 @@ class Consumer {
           if (leads()) log().ran(slot.task);
         }
       } else {
+        if (slot.aligns) skip_to_first_stage();
         for_each_product(slot.task, [&](int tile, bool wide) __attribute__((always_inline)) {
           run_product(slot, tile, wide);
         });
@@ -119,11 +120,16 @@ class Consumer {
 
   /// None of the warpgroup's rows exist.
   __device__ void skip(int steps) {
-    for (int step = 0; step < steps; ++step) {
-      block_.full[stage_.index()].wait(stage_.parity());
-      release(stage_.index());
-      stage_.advance();
-    }
+    for (int step = 0; step < steps; ++step) skip_stage();
+  }
+  __device__ void skip_stage() {
+    block_.full[stage_.index()].wait(stage_.parity());
+    release(stage_.index());
+    stage_.advance();
+  }
+  /// See Loader.
+  __device__ void skip_to_first_stage() {
+    while (stage_.index() != 0) skip_stage();
   }
 
   __device__ void release(int stage) {

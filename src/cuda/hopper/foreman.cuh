@@ -32,7 +32,7 @@ class Foreman {
   /// `decode_rows`: most rows of an m-block whose tasks are decode tiles for being small.
   __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block, std::uint32_t decode_rows)
       : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric),
-        ring_(call.task_ring()), cursor_(ring_.first()) {}
+        ring_(call.task_ring()), cursor_(ring_.first()), pair_(block.mail) {}
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
@@ -41,14 +41,17 @@ class Foreman {
     return completed == Step::advanced || taken == Step::advanced ? Step::advanced : Step::idle;
   }
 
-  /// Ends the block's other roles when this one ends early; tasks in slots run to their end.
+  /// Ends the block's other roles when this one ends early; tasks in slots run to their end, and so do those that the pair's
+  /// first block shares.
   __device__ void dismiss(const WarpGroup& group) {
-    if (exiting_) return;
-    if (waiting_for_rows_) tell_stored();
-    while (num_filled_ - num_completed_ == kTaskSlots) {
-      if (next_is_done(group)) ++num_completed_;
+    if (!exiting_) {
+      if (waiting_for_rows_) tell_stored();
+      if (pair_.is_second()) take_in_shared(group);
+      await_slot(group);
+      shared_ = false;
+      fill(group, {.kind = TaskKind::exit});
     }
-    fill(group, {.kind = TaskKind::exit});
+    if (pair_.is_first() && group.leader()) pair_.offer_none();
   }
 
   __device__ const Wait& wait() const { return wait_; }
@@ -77,22 +80,79 @@ class Foreman {
   /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders are at the
   /// end of the task before it, so that no block hoards tasks.
   __device__ Step take_in(const WarpGroup& group) {
-    if (!claimed_) {
-      if (!group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending())) return Step::idle;
-      ticket_ = group.broadcast(group.leader() ? ring_.claim() : 0);
-      claimed_ = true;
-    }
+    if (!claimed_ && !group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending())) return Step::idle;
     Task task;
-    bool taken = false;
-    if (group.leader()) taken = ring_.find(ticket_, cursor_, task);
+    bool taken = claimed_ || claim(group);
+    if (taken && group.leader()) taken = ring_.find(ticket_, cursor_, task);
     if (!group.broadcast(taken)) {
       wait_ = {SignalKind::task, call_.rank, ticket_, 0};
       return Step::idle;
     }
     claimed_ = false;
     group.sync();
-    fill(group, group.broadcast(task));
+    task = group.broadcast(task);
+    if (pair_.is_first()) offer_next(group, task);
+    if (task.num_tiles > 0) fill(group, task);
     return Step::advanced;
+  }
+
+  /// Gets a ticket: of the ring, with another for the second block of a pair; to that it is offered.
+  __device__ bool claim(const WarpGroup& group) {
+    if (pair_.is_second()) {
+      if (none_follows_) return false;
+      TaskOffer offer;
+      bool taken = false;
+      if (group.leader()) taken = pair_.next_offer(offer);
+      if (!group.broadcast(taken)) return false;
+      offer = group.broadcast(offer);
+      none_follows_ = offer.last();
+      if (none_follows_) return false;
+      ticket_ = offer.ticket();
+      shared_ = offer.shared();
+    } else {
+      bool taken = true;
+      if (pair_.is_first() && group.leader()) taken = pair_.offer_taken();
+      if (!group.broadcast(taken)) return false;
+      ticket_ = group.broadcast(group.leader() ? ring_.claim(pair_.exists() ? 2 : 1) : 0);
+    }
+    claimed_ = true;
+    return true;
+  }
+
+  /// Offers the pair's second block the ticket behind that of `task`.
+  __device__ void offer_next(const WarpGroup& group, const Task& task) {
+    bool shared = false;
+    if (group.leader()) {
+      shared = ring_.next_shares_tile(ticket_, cursor_, task);
+      pair_.offer(ticket_ + 1, shared);
+    }
+    shared_ = group.broadcast(shared);
+  }
+
+  /// What the pair's first block has begun to share, until it takes no more tasks.
+  __device__ void take_in_shared(const WarpGroup& group) {
+    while (true) {
+      if (!claimed_ && !claim(group)) {
+        if (none_follows_) return;
+        continue;
+      }
+      claimed_ = false;
+      if (!shared_) continue;
+      await_slot(group);
+      Task task;
+      while (group.leader() && !ring_.find(ticket_, cursor_, task)) {  // the first block has found the one before
+      }
+      group.sync();
+      fill(group, group.broadcast(task));
+      if (waiting_for_rows_) tell_stored();
+    }
+  }
+
+  /// Ends early: a slot is free once what runs has run.
+  __device__ void await_slot(const WarpGroup& group) {
+    while (num_filled_ - num_completed_ == kTaskSlots) {
+      if (next_is_done(group)) ++num_completed_;
+    }
   }
 
   /// The last task's rows are found and there.
@@ -122,6 +182,9 @@ class Foreman {
       if (group.leader()) {
         slot.task = task;
         slot.number = num_filled_;
+        slot.shared = shared_;
+        slot.aligns = shared_ && pair_.num_offers() != last_shared_ + 1;
+        if (shared_) last_shared_ = pair_.num_offers();
       }
       block_.filled[num_filled_ % kTaskSlots].arrive();
     };
@@ -134,6 +197,7 @@ class Foreman {
         break;
       case TaskKind::exit:
         exiting_ = true;
+        if (pair_.is_second() && group.leader()) pair_.take_none();
         tell_filled();
         return;
     }
@@ -225,9 +289,13 @@ class Foreman {
   std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun
   TaskRing ring_;
   TaskCursor cursor_;                ///< the leader's
+  BlockPair pair_;
   std::uint32_t ticket_ = 0;
+  bool shared_ = false;              ///< the ticket's task, and the last filled, is shared with the pair's other block
   bool claimed_ = false;
   bool waiting_for_rows_ = false;    ///< the last task filled is a down task whose up tiles are not known to be stored
+  std::uint32_t last_shared_ = 0;    ///< the leader's: number of the last offer that was shared
+  bool none_follows_ = false;        ///< second block: the first takes no more tasks
   bool exiting_ = false;
   Wait wait_;
 };

@@ -47,12 +47,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   if (threadIdx.x == 0) {
     block.init_barriers();
     block.rows.init();
+    block.mail.init();
   }
   begin_trace(args, block.logs);
   load_call(args, block.call, block.traffic, block.gave_up);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
-  const bool runs = may_run(args, call, block.gave_up);
+  const BlockPair pair(block.mail);
+  const bool runs = pair.both_run(may_run(args, call, block.gave_up));
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kFirstConsumer) {
@@ -68,6 +70,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       Loader(call, block, maps, warp - kFirstLoader).run();
     }
     await_all_roles();
+    pair.part();
     end_trace(args, block.logs);
     leave(args, call, fabric, block.traffic);
   } else {
@@ -80,6 +83,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                           WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
     }
     await_all_roles();
+    pair.part();
   }
 #else
   __trap();  // chosen for compute capability 9.0 alone

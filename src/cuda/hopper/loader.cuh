@@ -12,7 +12,7 @@ namespace flashmoe::cuda_backend::hopper {
 class Loader {
  public:
   __device__ Loader(const Call& call, BlockMemory& block, const TensorMaps& maps, int warp)
-      : call_(call), block_(block), maps_(maps), warp_(warp), lane_(static_cast<int>(threadIdx.x % 32)) {}
+      : call_(call), block_(block), maps_(maps), pair_(block.mail), warp_(warp), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   /// Until the exit task.
   __device__ __forceinline__ void run() {
@@ -31,6 +31,7 @@ class Loader {
         if (asks()) tell_ending();
         block_.stored[slot_.index()].wait(slot_.parity());  // no phase goes by unseen
       } else {
+        if (slot.aligns) skip_to_first_stage();
         for_each_product(slot.task, [&](int tile, bool wide) { load_product(slot, tile, wide); });
       }
       if (asks()) log().ran(slot.task);
@@ -47,6 +48,16 @@ class Loader {
   __device__ TraceLog& log() const { return block_.logs[kLoaderRow]; }
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index()]); }
+
+  /// Shared weights go to the same place of both blocks, whose tasks before may have had different numbers of stages.
+  __device__ void skip_to_first_stage() {
+    while (stage_.index() != 0) {
+      block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
+      if (asks()) block_.full[stage_.index()].arrive();
+      block_.full[stage_.index()].arrive();
+      stage_.advance();
+    }
+  }
 
   __device__ void load_product(const TaskSlot& slot, int tile, bool wide) {
     num_asked_ = 0;
@@ -70,6 +81,7 @@ class Loader {
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
     int first, second;       ///< rows of its boxes; second < 0: there is one box
+    bool shared;             ///< each block of the pair loads one of them
     int steps;               ///< of k in a stage: of two, the second box has the other
     std::uint32_t bytes;     ///< of the boxes
     std::uint64_t policy;
@@ -84,16 +96,17 @@ class Loader {
     const int first =
         static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-    return {&maps_.up, first, second, 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    return {&maps_.up, first, second, slot.shared, 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
   }
 
   __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
     const Geometry& g = call_.geometry();
     const int first = static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns;
     const bool deep = is_deep(slot, wide);
-    return {wide ? &maps_.down : &maps_.narrow_down,
+    return {wide && !slot.shared ? &maps_.down : &maps_.narrow_down,
             first,
-            deep ? first : -1,
+            deep ? first : wide && slot.shared ? first + kDownColumns : -1,
+            slot.shared,
             deep ? 2 : 1,
             static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
             policy_of(slot),
@@ -107,8 +120,9 @@ class Loader {
     return slot.streams ? stream_policy() : keep_policy();
   }
 
-  /// Asks for the boxes of one stage, the `number`-th of the tile.
+  /// Asks for the boxes of one stage, the `number`-th of the tile; shared, only says that the stage takes them.
   __device__ void load_weights(const Operands& operands, int index, int number) {
+    if (operands.shared) return block_.ready[index].arrive_at(pair_.other());
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
     const int k = number * operands.steps * kStageElements;
@@ -117,6 +131,18 @@ class Loader {
       load_box(weights + kStageWeightBytes / 2, *operands.map, full, k + (operands.steps - 1) * kStageElements,
                operands.second, operands.policy);
     }
+  }
+
+  /// This block's box of a stage with shared weights, once the other block's stage takes it. What else the stage wants is
+  /// asked for before.
+  __device__ void load_shared_weights(const Operands& operands, int index, int number) {
+    block_.ready[index].wait(ready_parities_ >> index & 1u);
+    ready_parities_ ^= 1u << index;
+    const int row = pair_.rank() == 0 ? operands.first : operands.second;
+    if (row < 0) return;
+    const std::uint32_t target = shared_address(block_.stages[index]) + kStageTokenBytes +
+                                 static_cast<std::uint32_t>(pair_.rank() * kStageWeightBytes / 2);
+    load_box_for_both(target, *operands.map, block_.full[index], number * kStageElements, row, operands.policy);
   }
 
   /// As few rows as a decode tile multiplies. What a prefill tile multiplies beyond is not stored.
@@ -146,7 +172,7 @@ class Loader {
       load_weights(operands, index, number);
     };
     const int steps = num_steps(call_, slot.task);
-    await_rows((steps + kSteps - 1) / kSteps, ask);
+    await_rows(operands.shared ? 0 : (steps + kSteps - 1) / kSteps, ask);
     const char* rows[rows_each];
 #pragma unroll
     for (int i = 0; i < rows_each; ++i) {
@@ -174,6 +200,7 @@ class Loader {
                   rows[i] + offset + step * kStageRowBytes, bytes_of(step));
         }
       }
+      if (operands.shared && asks()) load_shared_weights(operands, stage_.index(), number);
       full.arrive_when_copied();
       stage_.advance();
     };
@@ -216,7 +243,7 @@ class Loader {
       block_.full[index].arrive_expecting(kTileRows * kStageRowBytes + operands.bytes);
       load_weights(operands, index, step);
     };
-    await_rows(steps, ask);
+    await_rows(operands.shared ? 0 : steps, ask);
     // The intermediate was stored by other threads; the foreman has acquired it.
     if (asks()) fence_async_global();
     for (int step = 0; step < steps; ++step) {
@@ -227,6 +254,7 @@ class Loader {
         if (step >= num_asked_) ask(stage_.index(), step);
         load_box(stage_address(), maps_.intermediate, full, step * kStageElements,
                  static_cast<int>(slot.task.index) * kMostRows, operands.policy);
+        if (operands.shared) load_shared_weights(operands, stage_.index(), step);
       }
       full.arrive();
       stage_.advance();
@@ -236,8 +264,10 @@ class Loader {
   const Call& call_;
   BlockMemory& block_;
   const TensorMaps& maps_;
+  BlockPair pair_;
   int warp_;
   int lane_;
+  std::uint32_t ready_parities_ = 0;  ///< of the next phase of each stage's `ready`; of the thread that asks
   int num_asked_ = 0;  ///< stages of the tile whose weights are under way; of the thread that asks
   int ending_step_ = 0;  ///< the stage kStepsAhead before the task's end, counted from the tile's first; may be another tile's
   RingPosition<kTaskSlots> slot_;

@@ -32,6 +32,15 @@ struct Barrier {
   __device__ void arrive_when_copied() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
   }
+  /// Arrives at the same barrier of block `rank` of the cluster. Tells that block's bulk copies that this thread has waited for
+  /// what they overwrite; not meant for ordinary memory: to release that, a cluster's scope would cost a fence of the GPU's.
+  __device__ void arrive_at(int rank) {
+    asm volatile(
+        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(
+            address()),
+        "r"(rank)
+        : "memory");
+  }
   /// Whether the phase of this parity is complete; answers at once.
   __device__ bool test(std::uint32_t parity) const {
     std::uint32_t complete;
@@ -113,6 +122,17 @@ __device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Ba
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%3, %4}], [%2], %5;" ::"r"(target),
       "l"(&map), "r"(barrier.address()), "r"(column), "r"(row), "l"(policy)
+      : "memory");
+}
+
+/// load_box() into the same place of both blocks of a pair, on the same barrier of each.
+__device__ inline void load_box_for_both(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row,
+                                         std::uint64_t policy) {
+  constexpr std::uint16_t kBoth = 3;
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+      "[%1, {%3, %4}], [%2], %6, %5;" ::"r"(target),
+      "l"(&map), "r"(barrier.address()), "r"(column), "r"(row), "l"(policy), "h"(kBoth)
       : "memory");
 }
 

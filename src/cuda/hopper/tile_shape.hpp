@@ -31,6 +31,10 @@ inline constexpr int kDownColumns = kTileColumns / 2;
 /// long tasks would wait for one block while others have nothing to do.
 inline constexpr int kStepsAhead = 24;
 
+/// Rows that experts have on average from which on blocks take tasks in pairs (block_pair.cuh): with fewer most experts have one
+/// m-block, whose weights nobody shares (docs/adr/0020-shared-weights.md).
+inline constexpr int kPairRows = 256;
+
 /// Gated, half of a task's columns are gate columns.
 constexpr TileShape tile_shape(bool gated) {
   return {.rows = kTileRows,
@@ -38,6 +42,7 @@ constexpr TileShape tile_shape(bool gated) {
           .down_columns = kDownColumns,
           .down_tiles_at_once = kTileColumns / kDownColumns,
           .task_elements = kTaskElements,
+          .pair_rows = kPairRows,
           .extra_rows = kExtraRows};
 }
 

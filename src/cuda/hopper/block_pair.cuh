@@ -1,0 +1,117 @@
+// Two blocks that take tasks together: a cluster's first block takes two tickets at once, and offers its second block the
+// other. Where an expert has several m-blocks these are most often one tile of two of them, and the blocks share its weights:
+// each loads one half for both, so that L2 reads them once.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/cluster.cuh"
+
+namespace flashmoe::cuda_backend::hopper {
+
+/// A ticket for the second block, in one word.
+class TaskOffer {
+ public:
+  __device__ TaskOffer() = default;
+  __device__ explicit TaskOffer(std::uint64_t word) : word_(word) {}
+  /// `number`: of the offer, from 1 on.
+  __device__ static TaskOffer of(std::uint32_t number, std::uint32_t ticket, bool shared) {
+    return TaskOffer{std::uint64_t{number} << 34 | (shared ? kShared : 0) | ticket};
+  }
+  __device__ static TaskOffer none_follows(std::uint32_t number) { return TaskOffer{std::uint64_t{number} << 34 | kLast}; }
+
+  __device__ std::uint64_t word() const { return word_; }
+  __device__ std::uint32_t number() const { return static_cast<std::uint32_t>(word_ >> 34); }
+  __device__ std::uint32_t ticket() const { return static_cast<std::uint32_t>(word_); }
+  /// The ticket's task and the one before it have the same weights.
+  __device__ bool shared() const { return (word_ & kShared) != 0; }
+  /// Not a ticket: the first block takes no more.
+  __device__ bool last() const { return (word_ & kLast) != 0; }
+
+ private:
+  static constexpr std::uint64_t kShared = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kLast = std::uint64_t{1} << 33;
+  std::uint64_t word_ = 0;
+};
+
+/// In the shared memory of both blocks.
+struct PairMail {
+  std::uint64_t offer;      ///< to the second block, the latest
+  std::uint64_t num_taken;  ///< to the first block: offers that the second has taken
+  bool runs;                ///< whether this block runs actors
+
+  __device__ void init() { offer = num_taken = 0; }
+};
+
+/// This block's end of a pair. One thread calls what sends or looks.
+class BlockPair {
+ public:
+  __device__ explicit BlockPair(PairMail& mail) : mail_(mail) {
+    const ClusterPlace place = ClusterPlace::here();
+    exists_ = place.size > 1;
+    rank_ = place.rank;
+  }
+
+  __device__ bool exists() const { return exists_; }
+  __device__ bool is_first() const { return exists_ && rank_ == 0; }
+  __device__ bool is_second() const { return exists_ && rank_ == 1; }
+  /// Of this block in the pair, and of the other.
+  __device__ int rank() const { return rank_; }
+  __device__ int other() const { return 1 - rank_; }
+
+  /// Whether both blocks run actors; `mine`: whether this one does. Every thread of both blocks asks; what is in their shared
+  /// memory is there for the other afterwards.
+  __device__ bool both_run(bool mine) const {
+    if (!exists_) return mine;
+    if (threadIdx.x == 0) mail_.runs = mine;
+    ClusterPlace::sync();
+    return mine && ClusterPlace::load(&mail_.runs, other());
+  }
+  /// The end of both blocks: neither reaches into the other's shared memory any more.
+  __device__ void part() const {
+    if (exists_) ClusterPlace::sync();
+  }
+
+  /// Offers made, or taken.
+  __device__ std::uint32_t num_offers() const { return num_offers_; }
+
+  /// First block: whether the second has taken all offers, or takes no more.
+  __device__ bool offer_taken() const {
+    const std::uint64_t taken = ClusterPlace::look(&mail_.num_taken);
+    return taken == num_offers_ || taken == kAll;
+  }
+  __device__ void offer(std::uint32_t ticket, bool shared) { send(TaskOffer::of(num_offers_ + 1, ticket, shared)); }
+  /// Waits until the second block has taken what is offered, which it does whatever happens, then tells it that this was all.
+  __device__ void offer_none() {
+    while (!offer_taken()) {
+    }
+    send(TaskOffer::none_follows(num_offers_ + 1));
+  }
+
+  /// Second block: takes the next offer if there is one.
+  __device__ bool next_offer(TaskOffer& offer) {
+    offer = TaskOffer{ClusterPlace::look(&mail_.offer)};
+    if (offer.number() == num_offers_) return false;
+    ++num_offers_;
+    ClusterPlace::store(&mail_.num_taken, std::uint64_t{num_offers_}, other());
+    return true;
+  }
+
+  /// Second block: takes no more.
+  __device__ void take_none() const { ClusterPlace::store(&mail_.num_taken, kAll, other()); }
+
+ private:
+  static constexpr std::uint64_t kAll = ~std::uint64_t{0};
+
+  __device__ void send(const TaskOffer& offer) {
+    ++num_offers_;
+    ClusterPlace::store(&mail_.offer, offer.word(), other());
+  }
+
+  PairMail& mail_;
+  std::uint32_t num_offers_ = 0;
+  int rank_;
+  bool exists_;
+};
+
+}  // namespace flashmoe::cuda_backend::hopper

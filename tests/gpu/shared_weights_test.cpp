@@ -1,0 +1,126 @@
+// Blocks that take tasks in pairs and share weights give the bits that blocks alone give: for odd numbers of m-blocks, tiles and
+// steps of k, for last m-blocks of few rows and of more than a full one, in calls of very different sizes.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "device.hpp"
+#include "support/cuda_world.hpp"
+
+namespace flashmoe::test {
+namespace {
+
+/// What CudaWorld makes while it lives has its blocks in pairs, or has not.
+class Pairs {
+ public:
+  explicit Pairs(bool in_pairs) : before_(CudaWorld::in_pairs()) { set(in_pairs); }
+  ~Pairs() { set(before_); }
+  Pairs(const Pairs&) = delete;
+  Pairs& operator=(const Pairs&) = delete;
+
+ private:
+  static void set(bool in_pairs) {
+    if (in_pairs) {
+      setenv("FLASHMOE_PAIRS", "1", 1);
+    } else {
+      unsetenv("FLASHMOE_PAIRS");
+    }
+  }
+  bool before_;
+};
+
+struct Form {
+  WireForm wire;
+  ResultForm results;
+};
+constexpr Form kForms[] = {{WireForm::counted, ResultForm::per_route},
+                           {WireForm::counted, ResultForm::pre_reduced},
+                           {WireForm::lined, ResultForm::per_route}};
+
+/// Two experts a rank; every token of a rank goes to two of them.
+Problem few_experts(int num_ranks, DType dtype, const Form& form, int hidden, int intermediate, std::int64_t max_tokens) {
+  return {.num_ranks = num_ranks,
+          .hidden = hidden,
+          .intermediate = intermediate,
+          .num_experts = 2 * num_ranks,
+          .top_k = 2,
+          .max_tokens = max_tokens,
+          .dtype = dtype,
+          .up_bias = true,
+          .weight_on_input = form.results == ResultForm::per_route,
+          .wire_form = form.wire,
+          .result_form = form.results};
+}
+
+/// Outputs of all ranks, of one call after another in one world.
+std::vector<std::vector<char>> run(const Problem& problem, const std::shared_ptr<DenseExperts>& experts, bool in_pairs,
+                                   int num_blocks, const std::vector<std::int64_t>& calls) {
+  const Pairs pairs(in_pairs);
+  CudaWorld world(problem, experts, {.num_blocks = num_blocks, .deadline_seconds = 5.0});
+  EXPECT_EQ(world.plan_of(1).tickets_at_once, in_pairs ? 2 : 1) << to_string(problem) << " blocks " << num_blocks;
+  std::vector<std::vector<char>> outputs;
+  for (const std::int64_t tokens : calls) {
+    std::vector<Batch> batches;
+    std::vector<Batch*> pointers;
+    for (int rank = 0; rank < problem.num_ranks; ++rank) {
+      batches.push_back(make_batch(problem, rank == 2 ? 0 : tokens, static_cast<std::uint64_t>(8 * tokens + rank)));
+    }
+    for (Batch& batch : batches) pointers.push_back(&batch);
+    world.poison();
+    world.call(pointers, tokens);
+    for (std::size_t rank = 0; rank < batches.size(); ++rank) {
+      EXPECT_EQ(world.message(rank), "") << to_string(problem) << " tokens " << tokens;
+      outputs.push_back(batches[rank].y);
+    }
+  }
+  return outputs;
+}
+
+void expect_same_bits(const Problem& problem, int num_blocks, const std::vector<std::int64_t>& calls) {
+  const auto experts = std::make_shared<DenseExperts>(problem, 7);
+  const auto alone = run(problem, experts, false, num_blocks, calls);
+  const auto in_pairs = run(problem, experts, true, num_blocks, calls);
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(alone[i], in_pairs[i]) << to_string(problem) << " blocks " << num_blocks << " output " << i;
+  }
+}
+
+TEST(SharedWeights, give_the_bits_of_blocks_alone) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const std::vector<std::int64_t> calls{1, 128, 130, 145, 256, 300, 390, 520, 7, 650, 0, 260};
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const Form& form : kForms) {
+      // Steps of k: 10 and 6, 5 and 3 and a rest, 12 and 16; the last down product is narrow but in the third.
+      for (const auto& [hidden, intermediate] : {std::pair{584, 360}, {328, 200}, {768, 1024}}) {
+        const Problem problem = few_experts(1, dtype, form, hidden, intermediate, 650);
+        if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+        for (const int num_blocks : {4, 10, 0}) expect_same_bits(problem, num_blocks, calls);
+      }
+    }
+  }
+}
+
+TEST(SharedWeights, give_the_bits_of_blocks_alone_on_several_ranks) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const Form& form : kForms) {
+    for (const int num_ranks : {2, 3}) {
+      const Problem problem = few_experts(num_ranks, DType::bf16, form, 584, 360, 520);
+      if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+      for (const int num_blocks : {4, 10}) expect_same_bits(problem, num_blocks, {520, 3, 390, 200, 0, 450});
+    }
+  }
+}
+
+TEST(SharedWeights, blocks_of_an_odd_number_stay_alone) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const Problem problem = few_experts(1, DType::bf16, kForms[0], 64, 64, 8);
+  if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+  const Pairs pairs(true);
+  const CudaWorld world(problem, std::make_shared<DenseExperts>(problem, 7), {.num_blocks = 7});
+  EXPECT_EQ(world.plan_of(8).tickets_at_once, 1);
+}
+
+}  // namespace
+}  // namespace flashmoe::test
