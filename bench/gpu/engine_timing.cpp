@@ -1,11 +1,12 @@
-// The engines side by side on one GPU and one rank, hopper without and with decode tiles: time of a layer, rate of its
-// matrix products, and how far the engines' outputs are apart. One line of text a row.
+// The engines side by side on one GPU and one rank, hopper without and with decode tiles, without and with pairs of blocks: time
+// of a layer, rate of its matrix products, and how far the engines' outputs are apart. One line of text a row.
 // Usage: engine_timing [substring of the rows' names]
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -118,11 +119,16 @@ void time_row(const Row& row) {
     std::string_view name;
     Engine engine;
     int decode_rows;
+    int pair_rows;
   };
-  for (const auto& [variant, engine, decode_rows] :
-       {Variant{"portable", Engine::portable, 0}, Variant{"hopper, prefill tiles", Engine::hopper, 0},
-        Variant{"hopper", Engine::hopper, hopper::kDecodeRows}}) {
-    const auto heap = std::make_shared<LocalHeap>(plan_geometry(p, engine_traits(p, engine)), std::vector<int>{0});
+  constexpr int kNever = std::numeric_limits<int>::max();
+  for (const auto& [variant, engine, decode_rows, pair_rows] :
+       {Variant{"portable", Engine::portable, 0, kNever}, Variant{"hopper, prefill tiles", Engine::hopper, 0, kNever},
+        Variant{"hopper, no pairs", Engine::hopper, hopper::kDecodeRows, kNever},
+        Variant{"hopper", Engine::hopper, hopper::kDecodeRows, hopper::kPairRows}}) {
+    EngineTraits traits = engine_traits(p, engine);
+    traits.tile.pair_rows = pair_rows;
+    const auto heap = std::make_shared<LocalHeap>(plan_geometry(p, traits), std::vector<int>{0});
     const auto context = std::make_shared<RankContext>(
         heap, 0, p.dtype, LaunchOptions{.deadline_seconds = 5.0, .decode_rows = decode_rows});
     Layer layer(context, p, {tensors.up.as(), tensors.down.as(), nullptr, nullptr}, 1);

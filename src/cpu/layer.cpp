@@ -80,6 +80,7 @@ Call make_call(const RankContext& context, const Problem& problem, std::uint64_t
   Call call = context.make_call();
   call.layer_id = layer_id;
   call.plan = plan_call(problem, call.geometry(), input.max_tokens);
+  call.plan.tickets_at_once = 1;  // processors of the emulator take tasks one by one, whatever the geometry's tile says
   call.plan_hash = plan_hash(call.geometry(), call.plan);
   call.math = expert_math(problem);
   call.x = input.x.data;
