@@ -25,6 +25,12 @@ struct Task {
   std::uint32_t tile = 0;       ///< up, down: first column tile; reduce: group of kReduceSlots slots
 };
 
+/// Whether two neighbours of one batch are the same tiles of two m-blocks.
+FLASHMOE_HD inline bool same_tiles(const Task& a, const Task& b) {
+  const bool multiplies = a.kind == TaskKind::up || a.kind == TaskKind::down;
+  return multiplies && a.tile == b.tile && a.num_tiles == b.num_tiles;
+}
+
 /// Slots one reduce task covers.
 inline constexpr int kReduceSlots = 8;
 

@@ -126,7 +126,7 @@ class TaskRing {
   /// `count` tickets to take, the first of them. The caller must try to find their tasks until it succeeds.
   FLASHMOE_HD std::uint32_t claim(std::uint32_t count = 1) const { return draw(&state_->next_take, count); }
 
-  /// Tasks published and not claimed; below 0: claims that wait for tasks. A hint, see peek().
+  /// Tickets published and not claimed; below 0: claims that wait for tasks. A hint, see peek().
   FLASHMOE_HD int unclaimed() const {
     return static_cast<int>(cursor_of(peek(&state_->published)).ticket - peek(&state_->next_take));
   }
@@ -134,8 +134,8 @@ class TaskRing {
   /// Where the epoch's first task will be.
   FLASHMOE_HD TaskCursor first() const { return cursor_of(state_->begun); }
 
-  /// Looks for the task of a claimed ticket: true once it is published. One bounded look from the cursor on; moves it. A ticket
-  /// without a task has one of no tiles.
+  /// Looks for the task of a claimed ticket: true once it is published. One bounded look from the cursor on; moves it. Not for
+  /// a ticket without a task, whose batch may be overwritten: see behind().
   /// Memory ordering: acquire.
   FLASHMOE_HD bool find(std::uint32_t ticket, TaskCursor& cursor, Task& task) const {
     constexpr int kAtOnce = 8;  // loads in flight
@@ -161,12 +161,10 @@ class TaskRing {
     return false;
   }
 
-  /// Of a ticket whose task find() has just found: whether the task behind it is the same tile of another m-block.
-  FLASHMOE_HD bool next_shares_tile(std::uint32_t ticket, const TaskCursor& cursor, const Task& task) const {
-    if (task.kind != TaskKind::up && task.kind != TaskKind::down) return false;
-    const TaskBatch batch = decode(peek(&cell_of(cursor.batch)));
-    const Task next = shape_.task(batch, ticket + 1 - cursor.ticket);
-    return next.num_tiles == task.num_tiles && next.tile == task.tile;
+  /// The task behind that of a ticket claimed with it, which find() has just found, in the same batch; of no tiles: there is
+  /// none.
+  FLASHMOE_HD Task behind(std::uint32_t ticket, const TaskCursor& cursor) const {
+    return shape_.task(decode(peek(&cell_of(cursor.batch))), ticket + 1 - cursor.ticket);
   }
 
  private:

@@ -27,6 +27,7 @@ struct KernelState {
   Stall stall;                     ///< the wait that best explains why
   unsigned long long payload_bytes;   ///< sent to other ranks, over all calls
   unsigned long long overhead_bytes;
+  unsigned long long shared_tasks;    ///< engine hopper: whose weights a pair of blocks loaded together, over all calls
 };
 
 /// How far one timeline got.

@@ -204,7 +204,8 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
                         plan.narrow_ends ? " (1 where the call ends)" : "");
   }
   if (plan.tickets_at_once == 2) {
-    text += fmt::format("; tasks in pairs that share weights: experts have {} rows or more on average", g.tile.pair_rows);
+    text += fmt::format("; tasks in pairs that share weights, if a rank's blocks are even in number: experts have {} rows or more "
+                        "on average", g.tile.pair_rows);
   }
   return text;
 }

@@ -2,6 +2,7 @@
 // steps of k, for last m-blocks of few rows and of more than a full one, in calls of very different sizes.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -61,6 +62,7 @@ std::vector<std::vector<char>> run(const Problem& problem, const std::shared_ptr
   CudaWorld world(problem, experts, {.num_blocks = num_blocks, .deadline_seconds = 5.0});
   EXPECT_EQ(world.plan_of(1).tickets_at_once, in_pairs ? 2 : 1) << to_string(problem) << " blocks " << num_blocks;
   std::vector<std::vector<char>> outputs;
+  std::uint64_t shared_tasks = 0;
   for (const std::int64_t tokens : calls) {
     std::vector<Batch> batches;
     std::vector<Batch*> pointers;
@@ -73,8 +75,10 @@ std::vector<std::vector<char>> run(const Problem& problem, const std::shared_ptr
     for (std::size_t rank = 0; rank < batches.size(); ++rank) {
       EXPECT_EQ(world.message(rank), "") << to_string(problem) << " tokens " << tokens;
       outputs.push_back(batches[rank].y);
+      shared_tasks += world.shared_tasks(rank);
     }
   }
+  EXPECT_EQ(shared_tasks > 0, in_pairs) << to_string(problem) << " blocks " << num_blocks;
   return outputs;
 }
 
@@ -111,6 +115,25 @@ TEST(SharedWeights, give_the_bits_of_blocks_alone_on_several_ranks) {
       for (const int num_blocks : {4, 10}) expect_same_bits(problem, num_blocks, {520, 3, 390, 200, 0, 450});
     }
   }
+}
+
+/// Deadlines that pass while tasks are shared: whenever a block gives up, neither waits for the other for ever.
+TEST(SharedWeights, end_with_a_call_that_gives_up) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const Problem problem = few_experts(1, DType::bf16, kForms[0], 1032, 1000, 1500);
+  if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+  const Pairs pairs(true);
+  const auto experts = std::make_shared<DenseExperts>(problem, 7);
+  Batch batch = make_batch(problem, 1500, 1);
+  int num_given_up = 0;
+  for (int i = 0; i < 40; ++i) {
+    CudaWorld world(problem, experts, {.num_blocks = i % 2 == 0 ? 0 : 20, .deadline_seconds = 5.0});
+    world.call({&batch}, 1500, 1e-6 * (1 + 2 * i));
+    if (world.message(0).empty()) continue;
+    EXPECT_THAT(world.message(0), ::testing::HasSubstr("waited")) << "deadline " << 1 + 2 * i << " us";
+    ++num_given_up;
+  }
+  EXPECT_GT(num_given_up, 0);
 }
 
 TEST(SharedWeights, blocks_of_an_odd_number_stay_alone) {

@@ -215,6 +215,8 @@ class CudaWorld : public RankThreads {
   /// Bytes of rows that a rank sent to others in its last call, and of everything else.
   std::uint64_t payload_bytes(std::size_t rank) const { return stats_[rank].payload_bytes; }
   std::uint64_t overhead_bytes(std::size_t rank) const { return stats_[rank].overhead_bytes; }
+  /// Tasks of a rank's last call whose weights two blocks loaded together.
+  std::uint64_t shared_tasks(std::size_t rank) const { return stats_[rank].shared_tasks; }
   CallPlan plan(std::size_t rank) const { return stats_[rank].plan; }
   /// Calls that a rank has finished on the heap.
   std::uint64_t calls_finished(std::size_t rank) { return context(rank).outcome().finished_epochs; }
@@ -280,6 +282,7 @@ class CudaWorld : public RankThreads {
     CallPlan plan;
     std::uint64_t payload_bytes = 0;
     std::uint64_t overhead_bytes = 0;
+    std::uint64_t shared_tasks = 0;
   };
 
   void keep_stats(std::size_t rank, const cuda_backend::KernelState& before, const cuda_backend::KernelState& after,
@@ -287,7 +290,8 @@ class CudaWorld : public RankThreads {
     const std::lock_guard lock(ranks_[rank]->mutex);
     stats_[rank] = {.plan = layer(rank).plan(max_tokens),
                     .payload_bytes = after.payload_bytes - before.payload_bytes,
-                    .overhead_bytes = after.overhead_bytes - before.overhead_bytes};
+                    .overhead_bytes = after.overhead_bytes - before.overhead_bytes,
+                    .shared_tasks = after.shared_tasks - before.shared_tasks};
   }
 
   std::shared_ptr<cuda_backend::LocalHeap> heap_;

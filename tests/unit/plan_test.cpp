@@ -195,7 +195,7 @@ TEST(Forms, tasks_are_taken_in_pairs_where_experts_have_many_rows_and_the_engine
   EXPECT_EQ(tickets(tokens - 1), 1);
   EXPECT_EQ(tickets(tokens), 2);
   EXPECT_THAT(explain_plan(problem, plan_geometry(problem, engine), plan_call(problem, plan_geometry(problem, engine), tokens)),
-              HasSubstr("tasks in pairs that share weights: experts have 256 rows or more on average"));
+              HasSubstr("experts have 256 rows or more on average"));
   engine.tile.pair_rows = 0;
   EXPECT_EQ(tickets(0), 2);
 }

@@ -5,11 +5,12 @@
 //   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
+//                       loaders <--ready-- loaders of the pair's other block (its stage takes shared weights)
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
 //   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
-// Waits on these barriers need no deadline: the foreman alone waits for other blocks and ranks, and ends the others with
-// an exit task; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
+// Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
+// of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
 // any wait. Nor does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing.
 #pragma once
 

@@ -12,9 +12,9 @@ namespace flashmoe::cuda_backend::hopper {
 /// A ticket for the second block, in one word.
 class TaskOffer {
  public:
-  __device__ TaskOffer() = default;
+  TaskOffer() = default;
   __device__ explicit TaskOffer(std::uint64_t word) : word_(word) {}
-  /// `number`: of the offer, from 1 on.
+  /// `number`: of the claim, from 1 on.
   __device__ static TaskOffer of(std::uint32_t number, std::uint32_t ticket, bool shared) {
     return TaskOffer{std::uint64_t{number} << 34 | (shared ? kShared : 0) | ticket};
   }
@@ -36,11 +36,11 @@ class TaskOffer {
 
 /// In the shared memory of both blocks.
 struct PairMail {
-  std::uint64_t offer;      ///< to the second block, the latest
-  std::uint64_t num_taken;  ///< to the first block: offers that the second has taken
-  bool runs;                ///< whether this block runs actors
+  std::uint64_t offer;  ///< to the second block, the latest
+  std::uint64_t taken;  ///< to the first block: number of the latest offer that the second has taken
+  bool runs;            ///< whether this block runs actors
 
-  __device__ void init() { offer = num_taken = 0; }
+  __device__ void init() { offer = taken = 0; }
 };
 
 /// This block's end of a pair. One thread calls what sends or looks.
@@ -72,44 +72,39 @@ class BlockPair {
     if (exists_) ClusterPlace::sync();
   }
 
-  /// Offers made, or taken.
-  __device__ std::uint32_t num_offers() const { return num_offers_; }
+  /// Of the latest claim of two that this block has its ticket of.
+  __device__ std::uint32_t claim_number() const { return claim_number_; }
 
-  /// First block: whether the second has taken all offers, or takes no more.
-  __device__ bool offer_taken() const {
-    const std::uint64_t taken = ClusterPlace::look(&mail_.num_taken);
-    return taken == num_offers_ || taken == kAll;
-  }
-  __device__ void offer(std::uint32_t ticket, bool shared) { send(TaskOffer::of(num_offers_ + 1, ticket, shared)); }
+  /// First block: whether the second has taken all offers.
+  __device__ bool offer_taken() const { return ClusterPlace::look(&mail_.taken) == last_sent_; }
+  /// First block: the second ticket of a new claim, or that it has no task.
+  __device__ void offer(std::uint32_t ticket, bool shared) { send(TaskOffer::of(++claim_number_, ticket, shared)); }
+  __device__ void offer_nothing() { ++claim_number_; }
   /// Waits until the second block has taken what is offered, which it does whatever happens, then tells it that this was all.
-  __device__ void offer_none() {
+  __device__ void end_offers() {
     while (!offer_taken()) {
     }
-    send(TaskOffer::none_follows(num_offers_ + 1));
+    send(TaskOffer::none_follows(++claim_number_));
   }
 
   /// Second block: takes the next offer if there is one.
   __device__ bool next_offer(TaskOffer& offer) {
     offer = TaskOffer{ClusterPlace::look(&mail_.offer)};
-    if (offer.number() == num_offers_) return false;
-    ++num_offers_;
-    ClusterPlace::store(&mail_.num_taken, std::uint64_t{num_offers_}, other());
+    if (offer.number() == claim_number_) return false;
+    claim_number_ = offer.number();
+    ClusterPlace::store(&mail_.taken, std::uint64_t{claim_number_}, other());
     return true;
   }
 
-  /// Second block: takes no more.
-  __device__ void take_none() const { ClusterPlace::store(&mail_.num_taken, kAll, other()); }
-
  private:
-  static constexpr std::uint64_t kAll = ~std::uint64_t{0};
-
   __device__ void send(const TaskOffer& offer) {
-    ++num_offers_;
+    last_sent_ = offer.number();
     ClusterPlace::store(&mail_.offer, offer.word(), other());
   }
 
   PairMail& mail_;
-  std::uint32_t num_offers_ = 0;
+  std::uint32_t claim_number_ = 0;
+  std::uint32_t last_sent_ = 0;  ///< first block
   int rank_;
   bool exists_;
 };

@@ -51,10 +51,12 @@ class Foreman {
       shared_ = false;
       fill(group, {.kind = TaskKind::exit});
     }
-    if (pair_.is_first() && group.leader()) pair_.offer_none();
+    if (pair_.is_first() && group.leader()) pair_.end_offers();
   }
 
   __device__ const Wait& wait() const { return wait_; }
+  /// Tasks whose weights were shared; the leader's.
+  __device__ std::uint32_t num_shared() const { return num_shared_; }
 
  private:
   __device__ bool next_is_done(const WarpGroup& group) const {
@@ -78,21 +80,21 @@ class Foreman {
   }
 
   /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders are at the
-  /// end of the task before it, so that no block hoards tasks.
+  /// end of the task before it, so that no block hoards tasks. A pair's second block may have one offer waiting.
   __device__ Step take_in(const WarpGroup& group) {
     if (!claimed_ && !group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending())) return Step::idle;
     Task task;
     bool taken = claimed_ || claim(group);
     if (taken && group.leader()) taken = ring_.find(ticket_, cursor_, task);
     if (!group.broadcast(taken)) {
-      wait_ = {SignalKind::task, call_.rank, ticket_, 0};
+      wait_ = {SignalKind::task, call_.rank, claimed_ ? ticket_ : ticket_ + 1, 0};
       return Step::idle;
     }
     claimed_ = false;
     group.sync();
     task = group.broadcast(task);
     if (pair_.is_first()) offer_next(group, task);
-    if (task.num_tiles > 0) fill(group, task);
+    fill(group, task);
     return Step::advanced;
   }
 
@@ -123,8 +125,13 @@ class Foreman {
   __device__ void offer_next(const WarpGroup& group, const Task& task) {
     bool shared = false;
     if (group.leader()) {
-      shared = ring_.next_shares_tile(ticket_, cursor_, task);
-      pair_.offer(ticket_ + 1, shared);
+      const Task next = ring_.behind(ticket_, cursor_);
+      shared = same_tiles(task, next);
+      if (next.num_tiles > 0) {
+        pair_.offer(ticket_ + 1, shared);
+      } else {
+        pair_.offer_nothing();
+      }
     }
     shared_ = group.broadcast(shared);
   }
@@ -183,8 +190,9 @@ class Foreman {
         slot.task = task;
         slot.number = num_filled_;
         slot.shared = shared_;
-        slot.aligns = shared_ && pair_.num_offers() != last_shared_ + 1;
-        if (shared_) last_shared_ = pair_.num_offers();
+        slot.aligns = shared_ && pair_.claim_number() != last_shared_ + 1;
+        if (shared_) last_shared_ = pair_.claim_number();
+        num_shared_ += shared_ ? 1 : 0;
       }
       block_.filled[num_filled_ % kTaskSlots].arrive();
     };
@@ -197,7 +205,6 @@ class Foreman {
         break;
       case TaskKind::exit:
         exiting_ = true;
-        if (pair_.is_second() && group.leader()) pair_.take_none();
         tell_filled();
         return;
     }
@@ -294,7 +301,8 @@ class Foreman {
   bool shared_ = false;              ///< the ticket's task, and the last filled, is shared with the pair's other block
   bool claimed_ = false;
   bool waiting_for_rows_ = false;    ///< the last task filled is a down task whose up tiles are not known to be stored
-  std::uint32_t last_shared_ = 0;    ///< the leader's: number of the last offer that was shared
+  std::uint32_t last_shared_ = 0;    ///< the leader's: number of the last claim whose tasks were shared
+  std::uint32_t num_shared_ = 0;     ///< the leader's: tasks shared
   bool none_follows_ = false;        ///< second block: the first takes no more tasks
   bool exiting_ = false;
   Wait wait_;

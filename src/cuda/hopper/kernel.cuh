@@ -16,6 +16,9 @@ __device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric,
   Foreman foreman(block.call, fabric, block, static_cast<std::uint32_t>(args.decode_rows));
   run_actor(args, block.call, group, Actor::processor, foreman, WarpLog{block.logs, kForemanRow});
   foreman.dismiss(group);
+  if (group.leader() && foreman.num_shared() > 0) {
+    atomicAdd(&args.state->shared_tasks, static_cast<unsigned long long>(foreman.num_shared()));
+  }
 }
 
 /// Consumers have nothing left to multiply: they combine beside the service warps. `warp`: of the consumer warps.

@@ -120,9 +120,15 @@ class Loader {
     return slot.streams ? stream_policy() : keep_policy();
   }
 
-  /// Asks for the boxes of one stage, the `number`-th of the tile; shared, only says that the stage takes them.
+  /// The row of the box that block `rank` of the pair loads for both; below 0: none.
+  __device__ static int shared_row(const Operands& operands, int rank) { return rank == 0 ? operands.first : operands.second; }
+
+  /// Asks for the boxes of one stage, the `number`-th of the tile; shared, only says that the stage takes the other block's.
   __device__ void load_weights(const Operands& operands, int index, int number) {
-    if (operands.shared) return block_.ready[index].arrive_at(pair_.other());
+    if (operands.shared) {
+      if (shared_row(operands, pair_.other()) >= 0) block_.ready[index].arrive_at(pair_.other());
+      return;
+    }
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
     const int k = number * operands.steps * kStageElements;
@@ -134,12 +140,12 @@ class Loader {
   }
 
   /// This block's box of a stage with shared weights, once the other block's stage takes it. What else the stage wants is
-  /// asked for before.
+  /// asked for before. No phase of `ready` goes by unseen: the other block arrives again only when its stage has had this box.
   __device__ void load_shared_weights(const Operands& operands, int index, int number) {
+    const int row = shared_row(operands, pair_.rank());
+    if (row < 0) return;
     block_.ready[index].wait(ready_parities_ >> index & 1u);
     ready_parities_ ^= 1u << index;
-    const int row = pair_.rank() == 0 ? operands.first : operands.second;
-    if (row < 0) return;
     const std::uint32_t target = shared_address(block_.stages[index]) + kStageTokenBytes +
                                  static_cast<std::uint32_t>(pair_.rank() * kStageWeightBytes / 2);
     load_box_for_both(target, *operands.map, block_.full[index], number * kStageElements, row, operands.policy);
