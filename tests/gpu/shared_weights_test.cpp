@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "device.hpp"
 #include "support/cuda_world.hpp"
@@ -13,23 +14,16 @@
 namespace flashmoe::test {
 namespace {
 
-/// What CudaWorld makes while it lives has its blocks in pairs, or has not.
+/// Worlds made while it lives have their blocks in pairs, or have not.
 class Pairs {
  public:
-  explicit Pairs(bool in_pairs) : before_(CudaWorld::in_pairs()) { set(in_pairs); }
-  ~Pairs() { set(before_); }
+  explicit Pairs(bool in_pairs) : before_(CudaWorld::pairs_wanted()) { setenv("FLASHMOE_PAIRS", in_pairs ? "1" : "0", 1); }
+  ~Pairs() { setenv("FLASHMOE_PAIRS", before_.c_str(), 1); }
   Pairs(const Pairs&) = delete;
   Pairs& operator=(const Pairs&) = delete;
 
  private:
-  static void set(bool in_pairs) {
-    if (in_pairs) {
-      setenv("FLASHMOE_PAIRS", "1", 1);
-    } else {
-      unsetenv("FLASHMOE_PAIRS");
-    }
-  }
-  bool before_;
+  std::string before_;
 };
 
 struct Form {

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -130,11 +131,16 @@ class CudaWorld : public RankThreads {
     EngineTraits traits = cuda_backend::engine_traits(problem, wanted == "portable"           ? Engine::portable
                                                                : wanted == "hopper" && narrow ? Engine::hopper
                                                                                               : Engine::automatic);
-    if (in_pairs()) traits.tile.pair_rows = 0;
+    const std::string_view pairs = pairs_wanted();
+    if (!pairs.empty()) traits.tile.pair_rows = pairs == "0" ? std::numeric_limits<int>::max() : 0;
     return traits;
   }
-  /// Whether FLASHMOE_PAIRS makes blocks take tasks in pairs wherever they can, even for few rows.
-  static bool in_pairs() { return std::getenv("FLASHMOE_PAIRS") != nullptr; }
+  /// FLASHMOE_PAIRS: 1, blocks take tasks in pairs wherever they can, even for few rows; 0, they never do; else as planned.
+  static std::string_view pairs_wanted() {
+    const char* value = std::getenv("FLASHMOE_PAIRS");
+    return value != nullptr ? value : "";
+  }
+  static bool in_pairs() { return pairs_wanted() == "1"; }
   /// Settings that must not change any result: blocks a rank, fewest first.
   static std::vector<Options> variants() {
     const int few = in_pairs() ? 4 : 1;
