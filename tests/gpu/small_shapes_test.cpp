@@ -47,7 +47,8 @@ TEST_P(SmallShapes, match_the_reference) {
       ASSERT_EQ(world.message(rank), "");
       const auto wanted = reference::layer(problem, *experts, batches[rank].x_view(), batches[rank].routing());
       EXPECT_LE(error_in_bars(problem, batches[rank], wanted), 1.0);
-      if (CudaWorld::in_pairs() && call == 0 && runs_on_hopper(problem)) {
+      // Rows of other ranks may land so slowly that every m-block is cut alone.
+      if (CudaWorld::in_pairs() && shape.num_ranks == 1 && call == 0 && runs_on_hopper(problem)) {
         EXPECT_GT(world.shared_tasks(rank), 0);
       }
     }
