@@ -10,19 +10,12 @@
 #include "device.hpp"
 #include "flashmoe/error.hpp"
 #include "support/cuda_world.hpp"
+#include "support/forms.hpp"
 
 namespace flashmoe::test {
 namespace {
 
 using cuda_backend::hopper::kDecodeRows;
-
-struct Form {
-  WireForm wire;
-  ResultForm results;
-};
-constexpr Form kForms[] = {{WireForm::counted, ResultForm::per_route},
-                           {WireForm::counted, ResultForm::pre_reduced},
-                           {WireForm::lined, ResultForm::per_route}};
 
 constexpr int kEvenSteps = 360;  // of k, in steps of 64
 constexpr int kOddSteps = 312;

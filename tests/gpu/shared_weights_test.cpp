@@ -10,6 +10,7 @@
 
 #include "device.hpp"
 #include "support/cuda_world.hpp"
+#include "support/forms.hpp"
 
 namespace flashmoe::test {
 namespace {
@@ -25,14 +26,6 @@ class Pairs {
  private:
   std::string before_;
 };
-
-struct Form {
-  WireForm wire;
-  ResultForm results;
-};
-constexpr Form kForms[] = {{WireForm::counted, ResultForm::per_route},
-                           {WireForm::counted, ResultForm::pre_reduced},
-                           {WireForm::lined, ResultForm::per_route}};
 
 /// Two experts a rank; every token of a rank goes to two of them.
 Problem few_experts(int num_ranks, DType dtype, const Form& form, int hidden, int intermediate, std::int64_t max_tokens) {
