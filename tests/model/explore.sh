@@ -1,12 +1,13 @@
 #!/bin/sh
-# Explores the model of the signal protocol whole.
-#   explore.sh holds SETTING...           no assertion fails and every run ends with all ranks finished
-#   explore.sh breaks PATTERN SETTING...  a mutant: spin finds an error whose message contains PATTERN
-# Settings are listed in signals.pml. CC and MODEL_BUILD_DIR (an empty folder) come from the environment.
+# Explores a model whole.
+#   explore.sh MODEL holds SETTING...           no assertion fails and every run ends with all processes finished
+#   explore.sh MODEL breaks PATTERN SETTING...  a mutant: spin finds an error whose message contains PATTERN
+# MODEL is signals or pairs; settings are listed in MODEL.pml. CC and MODEL_BUILD_DIR (an empty folder) come from the environment.
 set -eu
 sources=$(cd "$(dirname "$0")" && pwd)
-expectation=$1
-shift
+model=$sources/$1.pml
+expectation=$2
+shift 2
 pattern=
 if [ "$expectation" = breaks ]; then
   pattern=$1
@@ -20,7 +21,7 @@ rm -f -- *.trail
 defines=
 for setting; do defines="$defines -D$setting"; done
 # shellcheck disable=SC2086  # one word a setting
-spin -a $defines "$sources/signals.pml" >spin.log 2>&1 || { cat spin.log; echo "FAILED: spin cannot read the model"; exit 1; }
+spin -a $defines "$model" >spin.log 2>&1 || { cat spin.log; echo "FAILED: spin cannot read the model"; exit 1; }
 optimise=-O1  # of a mutant the compiler sees more than spin does
 [ "$expectation" = holds ] || optimise=-O0
 "${CC:-cc}" $optimise -w -DSAFETY -DNOREDUCE -DVECTORSZ=2048 -DMEMLIM=4000 -o explore pan.c
@@ -39,7 +40,7 @@ case $expectation in
     grep -q 'errors: 0' explore.log && exit 0
     cat explore.log
     # shellcheck disable=SC2086
-    spin -t -p -g $defines "$sources/signals.pml" 2>&1 | tail -n 200
+    spin -t -p -g $defines "$model" 2>&1 | tail -n 200
     echo "FAILED: the protocol breaks: $found" ;;
   breaks)
     case $found in
