@@ -16,7 +16,7 @@ struct TileShape {
   int down_columns = 0;  ///< columns of the result a down tile has
   int down_tiles_at_once = 1;  ///< down tiles that the engine multiplies fastest: a task has so many, or a multiple
   int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
-  /// Rows that experts have on average from which on processors take tasks in pairs, which share weights.
+  /// Rows that experts have on average from which on processors take tasks in pairs, which share weights; by default never.
   int pair_rows = std::numeric_limits<int>::max();
   int extra_rows = 0;  ///< that the last m-block of an expert may have beyond `rows`, instead of one more m-block
 

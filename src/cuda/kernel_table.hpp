@@ -21,8 +21,8 @@ struct KernelEntry {
   int threads;               ///< of a block
   int service_warps;         ///< of a block; see roster_of()
   int fewest_blocks;         ///< of a launch
-  bool pairs;                ///< clusters of two blocks take tasks in pairs
   TraceRows trace_rows;      ///< of a block
+  bool pairs = false;        ///< blocks in clusters of two take tasks in pairs
 };
 
 KernelEntry kernel_entry_bf16();

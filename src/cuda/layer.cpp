@@ -8,21 +8,11 @@
 
 #include "actors/stall.hpp"
 #include "cuda/caller_memory.hpp"
+#include "cuda/cluster_launch.hpp"
 #include "cuda/kernel_table.hpp"
 #include "flashmoe/error.hpp"
 
 namespace flashmoe::cuda_backend {
-
-LaunchConfig::LaunchConfig(const KernelEntry& entry, int num_blocks, int cluster_blocks, cudaStream_t stream) {
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(cluster_blocks), 1, 1};
-  config.gridDim = dim3(static_cast<unsigned>(num_blocks));
-  config.blockDim = dim3(static_cast<unsigned>(entry.threads));
-  config.dynamicSmemBytes = entry.shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = cluster_blocks > 1 ? 1 : 0;
-}
 
 RankContext::RankContext(std::shared_ptr<DeviceHeap> heap, int rank, DType dtype, const LaunchOptions& options)
     : heap_(std::move(heap)), rank_(rank), options_(options) {
@@ -82,7 +72,7 @@ KernelEntry RankContext::kernel(DType dtype) const {
 bool RankContext::pairs_fit(const KernelEntry& entry) const {
   if (!entry.pairs || num_blocks_ % 2 != 0) return false;
   const DeviceGuard guard(device());
-  const LaunchConfig launch(entry, num_blocks_, 2, nullptr);
+  const ClusterLaunch launch(num_blocks_ / 2, 2, entry.threads, entry.shared_bytes, nullptr);
   int num_pairs = 0;
   check(cudaOccupancyMaxActiveClusters(&num_pairs, entry.function, &launch.config), "cudaOccupancyMaxActiveClusters");
   return num_blocks_ * heap_->num_ranks_beside(rank_) <= 2 * num_pairs;
@@ -169,7 +159,9 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   const bool eager = capture == cudaStreamCaptureStatusNone;
   context_->note_launch(stream);
   if (eager) check(cudaStreamWaitEvent(stream, context_->last_launch(), 0), "cudaStreamWaitEvent");
-  const LaunchConfig launch(kernel_, context_->num_blocks(), call.plan.tickets_at_once, stream);
+  const int blocks_together = call.plan.tickets_at_once;
+  const ClusterLaunch launch(context_->num_blocks() / blocks_together, blocks_together, kernel_.threads, kernel_.shared_bytes,
+                             stream);
   check(cudaLaunchKernelExC(&launch.config, kernel_.function, parameters), "cudaLaunchKernelExC");
   if (eager) check(cudaEventRecord(context_->last_launch(), stream), "cudaEventRecord");
 }

@@ -83,16 +83,6 @@ class RankContext {
   std::mutex mutex_;
 };
 
-/// A launch of `num_blocks` blocks in clusters of `cluster_blocks`, with the attribute that it points to.
-struct LaunchConfig {
-  cudaLaunchAttribute cluster{};
-  cudaLaunchConfig_t config{};
-
-  LaunchConfig(const KernelEntry& entry, int num_blocks, int cluster_blocks, cudaStream_t stream);
-  LaunchConfig(const LaunchConfig&) = delete;
-  LaunchConfig& operator=(const LaunchConfig&) = delete;
-};
-
 /// One rank's tensors of one call, in memory its GPU can read and write.
 struct CallInput {
   ConstRows x;

@@ -9,7 +9,6 @@ KernelEntry kernel_entry_bf16() {
           .threads = kBlockThreads,
           .service_warps = kServiceWarps,
           .fewest_blocks = 1,
-          .pairs = false,
           .trace_rows = kTraceRows};
 }
 

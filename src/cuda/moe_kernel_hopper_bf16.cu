@@ -9,8 +9,8 @@ KernelEntry kernel_entry_hopper_bf16() {
           .threads = hopper::kBlockThreads,
           .service_warps = hopper::kServiceWarps,
           .fewest_blocks = hopper::kFewestBlocks,
-          .pairs = true,
-          .trace_rows = hopper::kTraceRows};
+          .trace_rows = hopper::kTraceRows,
+          .pairs = true};
 }
 
 }  // namespace flashmoe::cuda_backend

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
+#include "cuda/cluster_launch.hpp"
 #include "cuda/hopper/router_launch.hpp"
 #include "cuda/router_args.hpp"
 #include "cuda/router_variants.hpp"
@@ -45,26 +46,18 @@ const RouterVariant& choose(const RouterVariants& variants, const RouterArgs& ar
 
 /// Blocks that share a tile: one where tiles alone fill half the machine, or where the code that would run (it is compiled
 /// for several generations) knows no clusters; else as many as can be placed at once.
-unsigned cluster_size(const RouterVariant& variant, int shared_bytes, std::int64_t num_tiles) {
+int cluster_size(const RouterVariant& variant, int shared_bytes, std::int64_t num_tiles) {
   cudaFuncAttributes attributes;
   check(cudaFuncGetAttributes(&attributes, variant.function), "cudaFuncGetAttributes");
   const int num_sms = attribute(cudaDevAttrMultiProcessorCount);
   if (attributes.ptxVersion < 90 || num_tiles * 4 > num_sms) return 1;
-  constexpr unsigned portable = 8;
-  constexpr unsigned wide = 16;
+  constexpr int portable = 8;
+  constexpr int wide = 16;
   if (num_tiles * wide > num_sms) return portable;
   check(cudaFuncSetAttribute(variant.function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {wide, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(wide);
-  config.blockDim = dim3(kRouterThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  const ClusterLaunch launch(1, wide, kRouterThreads, static_cast<std::size_t>(shared_bytes), nullptr);
   int num_clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&num_clusters, variant.function, &config), "cudaOccupancyMaxActiveClusters");
+  check(cudaOccupancyMaxActiveClusters(&num_clusters, variant.function, &launch.config), "cudaOccupancyMaxActiveClusters");
   return num_clusters >= num_tiles ? wide : portable;
 }
 
@@ -96,21 +89,11 @@ void launch_router(DType dtype, const RouterArgs& args, cudaStream_t stream) {
   check(cudaFuncSetAttribute(variant.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
         "cudaFuncSetAttribute");
   const std::int64_t num_tiles = (args.max_tokens + variant.rows - 1) / variant.rows;
-  const unsigned blocks_a_tile = cluster_size(variant, shared_bytes, num_tiles);
-
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {blocks_a_tile, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(num_tiles) * blocks_a_tile);
-  config.blockDim = dim3(kRouterThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = blocks_a_tile > 1 ? 1 : 0;
+  const int blocks_a_tile = cluster_size(variant, shared_bytes, num_tiles);
+  const ClusterLaunch launch(num_tiles, blocks_a_tile, kRouterThreads, static_cast<std::size_t>(shared_bytes), stream);
   RouterArgs copy = args;
   void* parameters[] = {&copy};
-  check(cudaLaunchKernelExC(&config, variant.function, parameters), "cudaLaunchKernelExC");
+  check(cudaLaunchKernelExC(&launch.config, variant.function, parameters), "cudaLaunchKernelExC");
 }
 
 }  // namespace flashmoe::cuda_backend

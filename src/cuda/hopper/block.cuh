@@ -10,8 +10,9 @@
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
 //   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
-// of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory, and are asked for when the cells are there; a list is made without
-// any wait. Nor does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing.
+// of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
+// and are asked for when the cells are there; a list is made without any wait. Nor does SharedRows::await(): whoever has taken
+// a row is storing it, and waits for nothing.
 #pragma once
 
 #include <cstdint>

@@ -87,7 +87,7 @@ class Foreman {
     bool taken = claimed_ || claim(group);
     if (taken && group.leader()) taken = ring_.find(ticket_, cursor_, task);
     if (!group.broadcast(taken)) {
-      wait_ = {SignalKind::task, call_.rank, claimed_ ? ticket_ : ticket_ + 1, 0};
+      wait_ = {SignalKind::task, call_.rank, claimed_ ? ticket_ : ticket_ + 1, 0};  // not claimed: the next at least
       return Step::idle;
     }
     claimed_ = false;
@@ -136,7 +136,8 @@ class Foreman {
     shared_ = group.broadcast(shared);
   }
 
-  /// What the pair's first block has begun to share, until it takes no more tasks.
+  /// What the pair's first block has begun to share, until it takes no more tasks. Needs no deadline: the first block sees, too,
+  /// that the rank gives up, and tells at its end.
   __device__ void take_in_shared(const WarpGroup& group) {
     while (true) {
       if (!claimed_ && !claim(group)) {

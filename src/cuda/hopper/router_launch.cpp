@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "cuda/check.hpp"
+#include "cuda/cluster_launch.hpp"
 #include "cuda/hopper/router_shape.hpp"
 #include "cuda/hopper/tensor_maps.hpp"
 
@@ -20,25 +21,6 @@ int attribute(cudaDeviceAttr what, int device) {
 RouterKernel kernel_of(DType dtype, int rows) {
   return dtype == DType::bf16 ? router_kernel_bf16(rows) : router_kernel_fp16(rows);
 }
-
-/// A launch configuration with the cluster it points to.
-struct Launch {
-  cudaLaunchAttribute cluster{};
-  cudaLaunchConfig_t config{};
-
-  Launch(const RouterKernel& kernel, std::int64_t num_clusters, int cluster_blocks, cudaStream_t stream) {
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(cluster_blocks), 1, 1};
-    config.gridDim = dim3(static_cast<unsigned>(num_clusters * cluster_blocks));
-    config.blockDim = dim3(kRouterThreads);
-    config.dynamicSmemBytes = kernel.shared_bytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = cluster_blocks > 1 ? 1 : 0;
-  }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-};
 
 void prepare(const RouterKernel& kernel) {
   check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -59,7 +41,7 @@ struct Machine {
     prepare(kernel);
     room.num_clusters[0] = attribute(cudaDevAttrMultiProcessorCount, device);
     for (std::size_t i = 1; i < room.num_clusters.size(); ++i) {
-      const Launch launch(kernel, 1, 1 << i, nullptr);
+      const ClusterLaunch launch(1, 1 << i, kRouterThreads, kernel.shared_bytes, nullptr);
       check(cudaOccupancyMaxActiveClusters(&room.num_clusters[i], kernel.function, &launch.config),
             "cudaOccupancyMaxActiveClusters");
     }
@@ -89,7 +71,7 @@ bool launch_router(DType dtype, const RouterArgs& args, cudaStream_t stream) {
   RouterGrid layout = grid;
   RouterMaps maps{.gate = make_tensor_map(dtype, args.gate, args.num_experts, args.hidden, gate_box(args.num_experts)),
                   .x = make_tensor_map(dtype, args.x, args.max_tokens, args.hidden, grid.rows)};
-  const Launch launch(kernel, grid.num_tiles, grid.cluster(), stream);
+  const ClusterLaunch launch(grid.num_tiles, grid.cluster(), kRouterThreads, kernel.shared_bytes, stream);
   void* parameters[] = {&rules, &layout, &maps};
   check(cudaLaunchKernelExC(&launch.config, kernel.function, parameters), "cudaLaunchKernelExC");
   return true;
