@@ -12,7 +12,7 @@
 #define STAGES 2
 #define SLOTS 2
 
-/* Kinds of tasks. Two of a claim are both shared or both not; `alone`: the claim's second ticket has no task. */
+/* Kinds of tasks. Two of a claim are both shared or both not; the second ticket may have no task (0). */
 #define WIDE 1    /* shared, each block has a box of a stage's weights */
 #define NARROW 2  /* shared, the first block alone has one */
 #define OWN 3     /* not shared, of one stage */
