@@ -116,14 +116,16 @@ struct Call {
   FLASHMOE_HD EpochState& epoch_state() const { return *at<EpochState>(local_layout.epoch_state); }
   FLASHMOE_HD EpochCounters& counters() const { return *at<EpochCounters>(local_layout.counters); }
   FLASHMOE_HD TaskRingState& task_ring_state() const { return *at<TaskRingState>(local_layout.task_ring); }
-  FLASHMOE_HD TaskRing task_ring() const {
+  FLASHMOE_HD TaskRing task_ring() const { return task_ring(plan.tickets_at_once); }
+  /// `tickets_at_once`: the plan's, for who takes tasks and knows it when it is compiled.
+  FLASHMOE_HD TaskRing task_ring(int tickets_at_once) const {
     return {&task_ring_state(), at<std::uint64_t>(local_layout.task_cells), local_layout.task_ring_capacity,
             {.num_up_tiles = geometry().num_up_tiles(),
              .num_down_tiles = geometry().num_down_tiles(),
              .up_tiles = plan.up_tiles,
              .down_tiles = plan.down_tiles,
              .num_m_blocks = geometry().num_m_blocks,
-             .tickets_at_once = plan.tickets_at_once}};
+             .tickets_at_once = tickets_at_once}};
   }
   FLASHMOE_HD MBlock& m_block(std::uint32_t index) const { return at<MBlock>(local_layout.m_blocks)[index]; }
   FLASHMOE_HD SourceState& source_state(int source) const {

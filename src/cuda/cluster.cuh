@@ -58,21 +58,23 @@ struct ClusterPlace {
     return *address;
 #endif
   }
-  /// A word of this block that another block of the cluster stores to, and store to such a word of block `rank`. Relaxed: they
-  /// say nothing about memory.
+  /// A word of this block that another block of the cluster exchanges, and exchange of such a word of block `rank`. Relaxed:
+  /// they say nothing about memory. Both atomic, as racecheck knows no other accesses that may meet.
   __device__ static std::uint64_t look(const std::uint64_t* address) {
 #if __CUDA_ARCH__ >= 900
     std::uint64_t value;
     const auto here = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
-    asm volatile("ld.relaxed.cluster.shared::cta.b64 %0, [%1];" : "=l"(value) : "r"(here) : "memory");
+    asm volatile("atom.relaxed.cluster.shared::cta.or.b64 %0, [%1], 0;" : "=l"(value) : "r"(here) : "memory");
     return value;
 #else
     return *address;
 #endif
   }
-  __device__ static void store(std::uint64_t* address, std::uint64_t value, int rank) {
+  __device__ static void exchange(std::uint64_t* address, std::uint64_t value, int rank) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("st.relaxed.cluster.shared::cluster.b64 [%0], %1;" ::"r"(there(address, rank)), "l"(value) : "memory");
+    asm volatile("{.reg .b64 before; atom.relaxed.cluster.shared::cluster.exch.b64 before, [%0], %1;}" ::"r"(there(address, rank)),
+                 "l"(value)
+                 : "memory");
 #else
     *address = value;
 #endif

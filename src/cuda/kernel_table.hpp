@@ -14,15 +14,15 @@ namespace flashmoe::cuda_backend {
 
 using Engine = EngineKind;
 
-/// What a launch needs to know of a kernel.
+/// What a launch needs to know of a kernel, the same of both functions.
 struct KernelEntry {
   const void* function;
+  const void* pair_function = nullptr;  ///< of blocks in clusters of two, which take tasks in pairs; null: there is none
   std::size_t shared_bytes;  ///< dynamic, of a block
   int threads;               ///< of a block
   int service_warps;         ///< of a block; see roster_of()
   int fewest_blocks;         ///< of a launch
   TraceRows trace_rows;      ///< of a block
-  bool pairs = false;        ///< blocks in clusters of two take tasks in pairs
 };
 
 KernelEntry kernel_entry_bf16();
@@ -31,6 +31,8 @@ KernelEntry kernel_entry_tf32();
 KernelEntry kernel_entry_fp64();
 KernelEntry kernel_entry_hopper_bf16();
 KernelEntry kernel_entry_hopper_fp16();
+const void* pair_kernel_hopper_bf16();
+const void* pair_kernel_hopper_fp16();
 
 /// The kernel of an engine, not automatic, and a dtype. Throws InvalidArgument for fp32, which has no kernel.
 KernelEntry kernel_entry(Engine engine, DType dtype);

@@ -51,9 +51,11 @@ int RankContext::num_multiprocessors() const {
 KernelEntry RankContext::kernel(DType dtype) const {
   const DeviceGuard guard(device());
   const KernelEntry entry = kernel_entry(engine_of(heap_->layout().geometry), dtype);
-  check(cudaFuncSetAttribute(entry.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(entry.shared_bytes)),
-        "cudaFuncSetAttribute");
+  for (const void* function : {entry.function, entry.pair_function}) {
+    if (function == nullptr) continue;
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(entry.shared_bytes)),
+          "cudaFuncSetAttribute");
+  }
   int blocks_each = 0;
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, entry.function, entry.threads, entry.shared_bytes),
         "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
@@ -70,11 +72,11 @@ KernelEntry RankContext::kernel(DType dtype) const {
 /// All ranks of a GPU launch pairs or none do, as they have equal geometries and shares: blocks of one that stood alone could
 /// leave no room for another's.
 bool RankContext::pairs_fit(const KernelEntry& entry) const {
-  if (!entry.pairs || num_blocks_ % 2 != 0) return false;
+  if (entry.pair_function == nullptr || num_blocks_ % 2 != 0) return false;
   const DeviceGuard guard(device());
   const ClusterLaunch launch(num_blocks_ / 2, 2, entry.threads, entry.shared_bytes, nullptr);
   int num_pairs = 0;
-  check(cudaOccupancyMaxActiveClusters(&num_pairs, entry.function, &launch.config), "cudaOccupancyMaxActiveClusters");
+  check(cudaOccupancyMaxActiveClusters(&num_pairs, entry.pair_function, &launch.config), "cudaOccupancyMaxActiveClusters");
   return num_blocks_ * heap_->num_ranks_beside(rank_) <= 2 * num_pairs;
 }
 
@@ -162,7 +164,8 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   const int blocks_together = call.plan.tickets_at_once;
   const ClusterLaunch launch(context_->num_blocks() / blocks_together, blocks_together, kernel_.threads, kernel_.shared_bytes,
                              stream);
-  check(cudaLaunchKernelExC(&launch.config, kernel_.function, parameters), "cudaLaunchKernelExC");
+  const void* function = blocks_together == 2 ? kernel_.pair_function : kernel_.function;
+  check(cudaLaunchKernelExC(&launch.config, function, parameters), "cudaLaunchKernelExC");
   if (eager) check(cudaEventRecord(context_->last_launch(), stream), "cudaEventRecord");
 }
 

@@ -43,18 +43,15 @@ struct PairMail {
   __device__ void init() { offer = taken = 0; }
 };
 
-/// This block's end of a pair. One thread calls what sends or looks.
+/// This block's end of a pair. One thread calls what sends or looks. `kPairs`: of the kernel, whose blocks stand alone otherwise:
+/// its code then has nothing of all this, as instructions that a short call never runs still cost it time.
+template <bool kPairs>
 class BlockPair {
  public:
-  __device__ explicit BlockPair(PairMail& mail) : mail_(mail) {
-    const ClusterPlace place = ClusterPlace::here();
-    exists_ = place.size > 1;
-    rank_ = place.rank;
-  }
+  __device__ explicit BlockPair(PairMail& mail) : mail_(mail), rank_(kPairs ? ClusterPlace::here().rank : 0) {}
 
-  __device__ bool exists() const { return exists_; }
-  __device__ bool is_first() const { return exists_ && rank_ == 0; }
-  __device__ bool is_second() const { return exists_ && rank_ == 1; }
+  __device__ bool is_first() const { return kPairs && rank_ == 0; }
+  __device__ bool is_second() const { return kPairs && rank_ == 1; }
   /// Of this block in the pair, and of the other.
   __device__ int rank() const { return rank_; }
   __device__ int other() const { return 1 - rank_; }
@@ -62,14 +59,14 @@ class BlockPair {
   /// Whether both blocks run actors; `mine`: whether this one does. Every thread of both blocks asks; what is in their shared
   /// memory is there for the other afterwards.
   __device__ bool both_run(bool mine) const {
-    if (!exists_) return mine;
+    if constexpr (!kPairs) return mine;
     if (threadIdx.x == 0) mail_.runs = mine;
     ClusterPlace::sync();
     return mine && ClusterPlace::load(&mail_.runs, other());
   }
   /// The end of both blocks: neither reaches into the other's shared memory any more.
   __device__ void part() const {
-    if (exists_) ClusterPlace::sync();
+    if constexpr (kPairs) ClusterPlace::sync();
   }
 
   /// Of the latest claim of two that this block has its ticket of.
@@ -92,21 +89,20 @@ class BlockPair {
     offer = TaskOffer{ClusterPlace::look(&mail_.offer)};
     if (offer.number() == claim_number_) return false;
     claim_number_ = offer.number();
-    ClusterPlace::store(&mail_.taken, std::uint64_t{claim_number_}, other());
+    ClusterPlace::exchange(&mail_.taken, std::uint64_t{claim_number_}, other());
     return true;
   }
 
  private:
   __device__ void send(const TaskOffer& offer) {
     last_sent_ = offer.number();
-    ClusterPlace::store(&mail_.offer, offer.word(), other());
+    ClusterPlace::exchange(&mail_.offer, offer.word(), other());
   }
 
   PairMail& mail_;
+  int rank_;
   std::uint32_t claim_number_ = 0;
   std::uint32_t last_sent_ = 0;  ///< first block
-  int rank_;
-  bool exists_;
 };
 
 }  // namespace flashmoe::cuda_backend::hopper

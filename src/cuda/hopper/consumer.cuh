@@ -12,7 +12,8 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-template <DType dtype>
+/// `kPairs`: see moe_kernel().
+template <DType dtype, bool kPairs>
 class Consumer {
  public:
   /// `warp`: of the consumer warps.
@@ -36,7 +37,7 @@ class Consumer {
           if (leads()) log().ran(slot.task);
         }
       } else {
-        if (slot.aligns) skip_to_first_stage();
+        if (kPairs && slot.aligns) skip_to_first_stage();
         for_each_product(slot.task, [&](int tile, bool wide) __attribute__((always_inline)) {
           run_product(slot, tile, wide);
         });

@@ -27,12 +27,14 @@ __device__ inline std::size_t bytes_of_lines_before(const Call& call, const Task
 
 /// slot.rows: up, the address of the token row; down, the address of the result cell, of the partial row (pre_reduced),
 /// or the packed place of the lines of the result's first tile (lined; those of the second follow).
+/// `kPairs`: see moe_kernel().
+template <bool kPairs>
 class Foreman {
  public:
   /// `decode_rows`: most rows of an m-block whose tasks are decode tiles for being small.
   __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block, std::uint32_t decode_rows)
       : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric),
-        ring_(call.task_ring()), cursor_(ring_.first()), pair_(block.mail) {}
+        ring_(call.task_ring(kPairs ? 2 : 1)), cursor_(ring_.first()), pair_(block.mail) {}
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
@@ -98,7 +100,7 @@ class Foreman {
     return Step::advanced;
   }
 
-  /// Gets a ticket: of the ring, with another for the second block of a pair; to that it is offered.
+  /// Gets a ticket: of the ring, a pair's first block with another one for the second, to which it is offered.
   __device__ bool claim(const WarpGroup& group) {
     if (pair_.is_second()) {
       if (none_follows_) return false;
@@ -112,10 +114,12 @@ class Foreman {
       ticket_ = offer.ticket();
       shared_ = offer.shared();
     } else {
-      bool taken = true;
-      if (pair_.is_first() && group.leader()) taken = pair_.offer_taken();
-      if (!group.broadcast(taken)) return false;
-      ticket_ = group.broadcast(group.leader() ? ring_.claim(pair_.exists() ? 2 : 1) : 0);
+      if constexpr (kPairs) {
+        bool taken = false;
+        if (group.leader()) taken = pair_.offer_taken();
+        if (!group.broadcast(taken)) return false;
+      }
+      ticket_ = group.broadcast(group.leader() ? ring_.claim(kPairs ? 2 : 1) : 0);
     }
     claimed_ = true;
     return true;
@@ -184,16 +188,21 @@ class Foreman {
     return Step::idle;
   }
 
+  __device__ void note_shared(TaskSlot& slot) {
+    slot.shared = shared_;
+    slot.aligns = shared_ && pair_.claim_number() != last_shared_ + 1;
+    if (!shared_) return;
+    last_shared_ = pair_.claim_number();
+    ++num_shared_;
+  }
+
   __device__ void fill(const WarpGroup& group, const Task& task) {
     TaskSlot& slot = block_.slots[num_filled_ % kTaskSlots];
     const auto tell_filled = [&] {
       if (group.leader()) {
         slot.task = task;
         slot.number = num_filled_;
-        slot.shared = shared_;
-        slot.aligns = shared_ && pair_.claim_number() != last_shared_ + 1;
-        if (shared_) last_shared_ = pair_.claim_number();
-        num_shared_ += shared_ ? 1 : 0;
+        if constexpr (kPairs) note_shared(slot);
       }
       block_.filled[num_filled_ % kTaskSlots].arrive();
     };
@@ -297,7 +306,7 @@ class Foreman {
   std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun
   TaskRing ring_;
   TaskCursor cursor_;                ///< the leader's
-  BlockPair pair_;
+  BlockPair<kPairs> pair_;
   std::uint32_t ticket_ = 0;
   bool shared_ = false;              ///< the ticket's task, and the last filled, is shared with the pair's other block
   bool claimed_ = false;

@@ -11,12 +11,13 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-__device__ inline void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockMemory& block) {
+template <bool kPairs>
+__device__ void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockMemory& block) {
   const WarpGroup group;
-  Foreman foreman(block.call, fabric, block, static_cast<std::uint32_t>(args.decode_rows));
+  Foreman<kPairs> foreman(block.call, fabric, block, static_cast<std::uint32_t>(args.decode_rows));
   run_actor(args, block.call, group, Actor::processor, foreman, WarpLog{block.logs, kForemanRow});
   foreman.dismiss(group);
-  if (group.leader() && foreman.num_shared() > 0) {
+  if (kPairs && group.leader() && foreman.num_shared() > 0) {
     atomicAdd(&args.state->shared_tasks, static_cast<unsigned long long>(foreman.num_shared()));
   }
 }
@@ -41,7 +42,8 @@ inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
 /// The end of all roles. __syncthreads() would have to be one place in the code for all threads of the block.
 __device__ inline void await_all_roles() { named_barrier<0, kBlockThreads>(); }
 
-template <DType dtype>
+/// `kPairs`: blocks are clusters of two and take tasks in pairs.
+template <DType dtype, bool kPairs>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     moe_kernel(const __grid_constant__ KernelArgs args, const __grid_constant__ TensorMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -56,21 +58,21 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   load_call(args, block.call, block.traffic, block.gave_up);
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
-  const BlockPair pair(block.mail);
+  const BlockPair<kPairs> pair(block.mail);
   const bool runs = pair.both_run(may_run(args, call, block.gave_up));
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kFirstConsumer) {
     give_up_registers<kServiceRegisters>();
     if (runs && warp < kForemen) {
-      run_foreman(args, fabric, block);
+      run_foreman<kPairs>(args, fabric, block);
     } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
                               WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed},
                               DispatcherWarp{});
     } else if (runs) {
-      Loader(call, block, maps, warp - kFirstLoader).run();
+      Loader<kPairs>(call, block, maps, warp - kFirstLoader).run();
     }
     await_all_roles();
     pair.part();
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     if (runs) {
       if (blockIdx.x == 0 && call.lists_at_once()) OwnList(call, block, warp - kFirstConsumer).make();
       push_offered_rows(call, fabric, block);
-      Consumer<dtype>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
+      Consumer<dtype, kPairs>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
       help_combine<dtype>(args, call, block, warp - kFirstConsumer,
                           WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
     }

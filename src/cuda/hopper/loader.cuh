@@ -9,6 +9,8 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
+/// `kPairs`: see moe_kernel().
+template <bool kPairs>
 class Loader {
  public:
   __device__ Loader(const Call& call, BlockMemory& block, const TensorMaps& maps, int warp)
@@ -31,7 +33,7 @@ class Loader {
         if (asks()) tell_ending();
         block_.stored[slot_.index()].wait(slot_.parity());  // no phase goes by unseen
       } else {
-        if (slot.aligns) skip_to_first_stage();
+        if (kPairs && slot.aligns) skip_to_first_stage();
         for_each_product(slot.task, [&](int tile, bool wide) { load_product(slot, tile, wide); });
       }
       if (asks()) log().ran(slot.task);
@@ -48,6 +50,8 @@ class Loader {
   __device__ TraceLog& log() const { return block_.logs[kLoaderRow]; }
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index()]); }
+
+  __device__ static bool is_shared(const TaskSlot& slot) { return kPairs && slot.shared; }
 
   /// Shared weights go to the same place of both blocks, whose tasks before may have had different numbers of stages.
   __device__ void skip_to_first_stage() {
@@ -96,17 +100,18 @@ class Loader {
     const int first =
         static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-    return {&maps_.up, first, second, slot.shared, 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    return {&maps_.up, first, second, is_shared(slot), 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
   }
 
   __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
     const Geometry& g = call_.geometry();
     const int first = static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns;
     const bool deep = is_deep(slot, wide);
-    return {wide && !slot.shared ? &maps_.down : &maps_.narrow_down,
+    const bool shared = is_shared(slot);
+    return {wide && !shared ? &maps_.down : &maps_.narrow_down,
             first,
-            deep ? first : wide && slot.shared ? first + kDownColumns : -1,
-            slot.shared,
+            deep ? first : wide && shared ? first + kDownColumns : -1,
+            shared,
             deep ? 2 : 1,
             static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
             policy_of(slot),
@@ -270,7 +275,7 @@ class Loader {
   const Call& call_;
   BlockMemory& block_;
   const TensorMaps& maps_;
-  BlockPair pair_;
+  BlockPair<kPairs> pair_;
   int warp_;
   int lane_;
   std::uint32_t ready_parities_ = 0;  ///< of the next phase of each stage's `ready`; of the thread that asks
