@@ -1,7 +1,8 @@
 // Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
 // 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
-// Combiner i runs beside dispatcher i. Counted: each takes the next part of a token that none has taken; helpers, which are
-// processors without work, join late. Lined: combiner i takes every num_dispatchers-th down tile of a token.
+// Combiner i runs beside dispatcher i; helpers, which are processors without work, join late. Counted: each takes the next part
+// of a token that none has taken. Lined: the parts are down tiles of a token; combiner i takes every num_dispatchers-th, but
+// leaves the last ones to helpers, one each.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,17 @@ class Combiner {
  public:
   /// Beside dispatcher `index`.
   FLASHMOE_HD Combiner(const Call& call, int index) : call_(call), next_(index) {}
-  /// One of roster.num_helpers.
-  FLASHMOE_HD explicit Combiner(const Call& call) : call_(call), helps_(true) {}
+  /// Number `index` of roster.num_helpers.
+  FLASHMOE_HD static Combiner helper(const Call& call, int index) {
+    Combiner combiner(call, index);
+    combiner.helps_ = true;
+    return combiner;
+  }
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
     if (!call_.lined()) return combine_next(group);
-    return helps_ ? Step::finished : combine_lines(group);
+    return combine_lines(group);
   }
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
@@ -134,16 +139,28 @@ class Combiner {
 
   // ---- lined form: next_ is a down tile of a token --------------------------------------------------------------
 
+  /// Of the parts of a call, the first that helpers take. Those who are there first take one each, which they wait for.
+  FLASHMOE_HD std::int64_t helped_from() const {
+    const std::int64_t all = call_.num_tokens * parts_;
+    const std::int64_t first = all < call_.roster.num_dispatchers ? all : call_.roster.num_dispatchers;
+    const std::int64_t others = all - call_.roster.num_helpers;
+    return first > others ? first : others;
+  }
+
   FLASHMOE_HD Step combine_lines(const Group& group) {
     const Geometry& g = geometry();
-    const auto tiles = static_cast<std::uint32_t>(g.num_down_tiles());
-    const std::uint32_t next = static_cast<std::uint32_t>(next_);  // lined calls have few tokens
-    const std::int64_t token = next / tiles;
-    if (token >= call_.num_tokens) {
+    if (parts_ == 0) {
+      parts_ = g.num_down_tiles();
+      end_ = helps_ ? call_.num_tokens * parts_ : helped_from();
+      if (helps_) next_ += helped_from();
+    }
+    if (next_ >= end_) {
       finished_ = true;
       return Step::finished;
     }
-    const int tile = static_cast<int>(next % tiles);
+    const auto next = static_cast<std::uint32_t>(next_);  // lined calls have few tokens
+    const std::int64_t token = next / static_cast<std::uint32_t>(parts_);
+    const int tile = static_cast<int>(next % static_cast<std::uint32_t>(parts_));
     const int first_column = tile * g.tile.down_columns;
     const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const std::int32_t* ids = call_.topk_ids + token * g.top_k;
@@ -166,15 +183,16 @@ class Combiner {
       return waiting(SignalKind::result_lines, destination_of(g, ids[choice_]),
                      static_cast<std::uint64_t>(token * g.top_k + choice_), 0);
     }
-    next_ += call_.roster.num_dispatchers;
+    next_ = helps_ ? end_ : next_ + call_.roster.num_dispatchers;
     choice_ = 0;
-    finished_ = next_ >= call_.num_tokens * static_cast<std::int64_t>(tiles);
+    finished_ = next_ >= end_;
     return finished_ ? Step::finished : Step::advanced;
   }
 
   const Call& call_;
   std::int64_t next_ = 0;
-  int parts_ = 0;                 ///< counted: of a token; 0 before the first is claimed
+  int parts_ = 0;                 ///< of a token; 0 before the first step
+  std::int64_t end_ = 0;          ///< lined: of the parts for this combiner
   int slot_ = 0;                  ///< counted: ring slot of wave_seen_, or of the wave waited for
   int choice_ = 0;                ///< lined: the first whose results had not come
   bool helps_ = false;

@@ -20,6 +20,13 @@ struct Scan {
   std::uint32_t total;
 };
 
+/// One of the values that the threads of a group hold, several rounds of one each.
+struct Pick {
+  int position = -1;  ///< round * size + thread; -1: there are fewer
+  std::uint32_t value = 0;
+  std::uint32_t total = 0;  ///< values to choose from
+};
+
 /// A group of one thread.
 struct SoloGroup {
   FLASHMOE_HD static constexpr int size() { return 1; }
@@ -36,6 +43,19 @@ struct SoloGroup {
   template <class T>
   FLASHMOE_HD static T first(bool /*mine*/, T value) {
     return value;
+  }
+  /// The n-th value above 0, in the order of rounds and of the threads in them, from 0 on; each thread asks for its own n.
+  template <int rounds>
+  FLASHMOE_HD static Pick pick(const std::uint32_t (&values)[rounds], std::uint32_t n) {
+    Pick picked;
+    for (int round = 0; round < rounds; ++round) {
+      if (values[round] == 0) continue;
+      if (picked.total++ == n) {
+        picked.position = round;
+        picked.value = values[round];
+      }
+    }
+    return picked;
   }
   FLASHMOE_HD static Match match(int /*key*/) { return {0, 1}; }
   FLASHMOE_HD static Scan scan(std::uint32_t value) { return {0, value}; }

@@ -120,24 +120,74 @@ class Scheduler {
   /// From one wave slot that may have rows to the next: a lined wave lies in its source's first.
   FLASHMOE_HD int slots_apart() const { return call_.lined() ? geometry().wave_ring : 1; }
 
-  FLASHMOE_HD std::uint32_t pending_rows(int expert) const {
-    constexpr int kBatch = 4;  // loads in flight
+  /// Landed rows in no m-block of `kExperts` experts, a group's size apart from `expert` on, if there are m-blocks to be cut of
+  /// them.
+  template <int kExperts>
+  FLASHMOE_HD void read_pending(const Group& group, int expert, std::uint32_t (&pending)[kExperts]) const {
+    constexpr int kSlots = 4 / kExperts;  // side by side, with two loads each
     const int num_slots = num_wave_slots();
     const int apart = slots_apart();
-    std::uint32_t rows = 0;
-    for (int base = 0; base < num_slots; base += kBatch * apart) {
-      std::uint32_t landed[kBatch];
-      std::uint32_t taken[kBatch];
+    const int last = geometry().num_local_experts - 1;
+    for (int i = 0; i < kExperts; ++i) pending[i] = 0;
+    for (int base = 0; base < num_slots; base += kSlots * apart) {
+      std::uint32_t landed[kSlots][kExperts];
+      std::uint32_t taken[kSlots][kExperts];
       FLASHMOE_UNROLL
-      for (int i = 0; i < kBatch; ++i) {
-        const int slot = base + i * apart < num_slots ? base + i * apart : base;
-        landed[i] = peek(&call_.landed(slot)[expert]);
-        taken[i] = call_.taken(slot)[expert];
+      for (int s = 0; s < kSlots; ++s) {
+        const int slot = base + s * apart < num_slots ? base + s * apart : base;
+        FLASHMOE_UNROLL
+        for (int i = 0; i < kExperts; ++i) {
+          const int wanted = expert + i * group.size();
+          const int at = wanted < last ? wanted : last;
+          landed[s][i] = peek(&call_.landed(slot)[at]);
+          taken[s][i] = call_.taken(slot)[at];
+        }
       }
       FLASHMOE_UNROLL
-      for (int i = 0; i < kBatch; ++i) rows += base + i * apart < num_slots ? landed[i] - taken[i] : 0;
+      for (int s = 0; s < kSlots; ++s) {
+        FLASHMOE_UNROLL
+        for (int i = 0; i < kExperts; ++i) {
+          const bool counts = base + s * apart < num_slots && expert + i * group.size() <= last;
+          pending[i] += counts ? landed[s][i] - taken[s][i] : 0;
+        }
+      }
     }
-    return rows;
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kExperts; ++i) pending[i] = has_blocks(pending[i]) ? pending[i] : 0;
+  }
+
+  /// Gives each thread the next expert that has m-blocks to be cut, from first_expert_ on, as far as there are such.
+  FLASHMOE_HD void look(const Group& group) {
+    looked_ = true;
+    my_pending_ = 0;
+    std::uint32_t count = 0;
+    next_expert_ = first_expert_;
+    while (count < static_cast<std::uint32_t>(group.size()) && next_expert_ < geometry().num_local_experts) {
+      if (call_.lined()) {
+        look_at<4>(group, count);  // few tokens leave many experts without rows
+      } else {
+        look_at<1>(group, count);
+      }
+    }
+    if (!rehearsing_) return;
+    my_expert_ = group.index();
+    my_pending_ = 0;
+  }
+
+  /// Goes on with `kExperts` experts a thread: `count` threads have theirs.
+  template <int kExperts>
+  FLASHMOE_HD void look_at(const Group& group, std::uint32_t& count) {
+    const auto index = static_cast<std::uint32_t>(group.index());
+    std::uint32_t pending[kExperts];
+    read_pending<kExperts>(group, next_expert_ + group.index(), pending);
+    const Pick mine = group.pick(pending, index - count);
+    if (index >= count && mine.position >= 0) {
+      my_expert_ = next_expert_ + mine.position;
+      my_pending_ = mine.value;
+    }
+    count += mine.total;
+    const bool more = count > static_cast<std::uint32_t>(group.size());  // than threads: the rest is for the next round
+    next_expert_ = more ? group.first(group.index() == group.size() - 1, my_expert_) + 1 : next_expert_ + kExperts * group.size();
   }
 
   /// M-blocks to be cut of an expert's `pending` rows: all when flushing, else those before which there are the rows of a
@@ -147,6 +197,11 @@ class Scheduler {
     const auto extra = static_cast<std::uint32_t>(geometry().tile.extra_rows);
     if (pending <= extra) return flushing_ && pending > 0 ? 1 : 0;
     return (pending - extra + (flushing_ ? rows - 1 : 0)) / rows;
+  }
+
+  /// Whether blocks_for() is any.
+  FLASHMOE_HD bool has_blocks(std::uint32_t pending) const {
+    return flushing_ ? pending > 0 : pending >= static_cast<std::uint32_t>(geometry().tile.most_rows());
   }
 
   /// The m-blocks of a group that this thread's expert has rows for: the ring has places for three groups.
@@ -159,19 +214,12 @@ class Scheduler {
     return groups > 1 ? (blocks + groups - 1) / groups : blocks;
   }
 
-  /// Some m-blocks of the next experts that have any, or the end of the pass. Each thread of the group cuts those of one
-  /// expert.
+  /// Some m-blocks of the next experts that have any, or the end of the pass. Each thread of the group cuts those of one expert.
   FLASHMOE_HD Step cut_next(const Group& group) {
-    for (; first_expert_ < geometry().num_local_experts; first_expert_ += group.size()) {
-      const int expert = first_expert_ + group.index();
-      const int ahead = leaders_unclaimed(group);  // read beside the rows
-      if (!looked_) my_pending_ = expert < geometry().num_local_experts ? pending_rows(expert) : 0;
-      looked_ = true;
-      if (rehearsing_) my_pending_ = 0;
-      const Scan wanted = group.scan(wanted_blocks());
-      if (wanted.total > 0 || rehearsing_) return cut(group, expert, wanted, ahead);
-      looked_ = false;
-    }
+    const int ahead = leaders_unclaimed(group);  // read beside the rows
+    if (!looked_) look(group);
+    const Scan wanted = group.scan(wanted_blocks());
+    if (wanted.total > 0 || rehearsing_) return cut(group, wanted, ahead);
     end_pass();
     // The end of a pass is no progress: a rank that flushes in vain while a peer is missing must look stalled.
     return waiting(SignalKind::landed, num_cut_, retired_);
@@ -199,7 +247,7 @@ class Scheduler {
   }
 
   /// `leaders_ahead`: the leader's unclaimed tasks.
-  FLASHMOE_HD Step cut(const Group& group, int expert, const Scan& wanted, int leaders_ahead) {
+  FLASHMOE_HD Step cut(const Group& group, const Scan& wanted, int leaders_ahead) {
     const int ahead = group.broadcast(leaders_ahead);
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
     if (!enough_with(ahead, wanted.before) && wanted.before < kMostCut) ups.size = wanted_blocks();
@@ -215,15 +263,15 @@ class Scheduler {
       return waiting(SignalKind::task, num_cut_, retired_);
     }
     group.sync();
-    if (ups.size > 0 || (rehearsing_ && expert < geometry().num_local_experts)) {
-      cut_expert(expert, num_cut_ + wanted.before, ups.size);
+    if (ups.size > 0 || (rehearsing_ && my_expert_ < geometry().num_local_experts)) {
+      cut_expert(my_expert_, num_cut_ + wanted.before, ups.size);
     }
     if (rehearsing_) end_pass();
     group.sync();
     num_cut_ += count;
     num_free_ -= count;
     if (!group.any(wanted_blocks() > 0)) {  // to the next experts
-      first_expert_ += group.size();
+      first_expert_ = next_expert_;
       looked_ = false;
     }
     call_.task_ring().publish(group, ups, sole());
@@ -396,8 +444,10 @@ class Scheduler {
   std::uint32_t num_free_;             ///< places after those of all cut that are known to be free: all at first
   std::uint64_t num_downs_ = 0;        ///< m-blocks whose down tasks are published
   int first_expert_ = 0;           ///< of the group's current round of the pass
-  std::uint32_t my_pending_ = 0;   ///< rows of this thread's expert
-  bool looked_ = false;            ///< my_pending_ is known
+  int next_expert_ = 0;            ///< of its next round
+  int my_expert_ = 0;              ///< this thread's
+  std::uint32_t my_pending_ = 0;   ///< its rows
+  bool looked_ = false;            ///< the three before are known
   int idle_steps_ = 0;
   bool cutting_ = true;
   bool flushing_ = false;

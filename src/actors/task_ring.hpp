@@ -161,6 +161,33 @@ class TaskRing {
     return false;
   }
 
+  /// find() by a group, all of whose threads have the same cursor: each looks at one cell. Collective; the group has to sync
+  /// before all its threads may read what the task refers to.
+  template <class Group>
+  FLASHMOE_HD bool find(const Group& group, std::uint32_t ticket, TaskCursor& cursor, Task& task) const {
+    const std::uint64_t& cell = cell_of(cursor.batch + static_cast<std::uint32_t>(group.index()));
+    const std::uint64_t word = peek(&cell);
+    const TaskBatch batch = decode(word);
+    const auto first = static_cast<std::uint32_t>(word);
+    const bool published = batch.size > 0 && !is_before(first, cursor.ticket);
+    const bool mine = published && ticket - first < shape_.num_tickets(batch);
+    if (!group.any(mine)) {  // to the last batch without a gap, from which the next look starts again
+      const std::uint32_t passed = count_leading(group, published);
+      if (passed == 0) return false;
+      const std::uint32_t last = group.first(static_cast<std::uint32_t>(group.index()) == passed - 1, first);
+      cursor.batch += passed;
+      if (is_before(last, ticket)) cursor.ticket = last;
+      return false;
+    }
+    if (mine) {
+      observe<Scope::device>(&cell);
+      task = shape_.task(batch, ticket - first);
+    }
+    cursor = group.first(mine, TaskCursor{cursor.batch + static_cast<std::uint32_t>(group.index()), first});
+    task = group.first(mine, task);
+    return true;
+  }
+
   /// The task behind that of a ticket claimed with it, which find() has just found, in the same batch; of no tiles: there is
   /// none.
   FLASHMOE_HD Task behind(std::uint32_t ticket, const TaskCursor& cursor) const {

@@ -41,7 +41,7 @@ class RankProgram {
     for (int i = 0; i < call.roster.num_processors; ++i) {
       processors_.emplace_back(call, make_fabric(traffic_of(actor++)), engines[static_cast<std::size_t>(i)]);
     }
-    for (int i = 0; i < call.roster.num_helpers; ++i) combiners_.emplace_back(call);
+    for (int i = 0; i < call.roster.num_helpers; ++i) combiners_.push_back(Combiner<SoloGroup>::helper(call, i));
     scheduler_ = std::make_unique<Scheduler<SoloGroup>>(call);
     processor_done_ = std::make_unique<std::atomic<bool>[]>(processors_.size());
   }

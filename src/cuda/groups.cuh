@@ -27,6 +27,32 @@ struct WarpGroup {
   __device__ static T first(bool mine, T value) {
     return take(value, __ffs(static_cast<int>(__ballot_sync(kAll, mine))) - 1);
   }
+  template <int rounds>
+  __device__ static Pick pick(const std::uint32_t (&values)[rounds], std::uint32_t n) {
+    Pick picked;
+    unsigned mask = 0;
+    int round = -1;
+    auto before = static_cast<int>(n);  // in the round
+#pragma unroll
+    for (int i = 0; i < rounds; ++i) {
+      const unsigned wanted = __ballot_sync(kAll, values[i] > 0);
+      const std::uint32_t until = picked.total + static_cast<std::uint32_t>(__popc(wanted));
+      if (n >= picked.total && n < until) {
+        mask = wanted;
+        round = i;
+        before = static_cast<int>(n - picked.total);
+      }
+      picked.total = until;
+    }
+    const int lane = nth_bit(mask, before);
+#pragma unroll
+    for (int i = 0; i < rounds; ++i) {
+      const std::uint32_t value = __shfl_sync(kAll, values[i], lane);
+      if (i == round) picked.value = value;
+    }
+    if (round >= 0) picked.position = round * 32 + lane;
+    return picked;
+  }
   __device__ static Match match(int key) {
     const unsigned same = __match_any_sync(kAll, key);
     return {__popc(same & ((1u << index()) - 1u)), __popc(same)};
@@ -47,6 +73,19 @@ struct WarpGroup {
   }
 
  private:
+  /// Where the n-th bit of a mask is, from 0 on.
+  __device__ static int nth_bit(unsigned mask, int n) {
+    int bit = 0;
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) {
+      const int below = __popc(mask & ((1u << half) - 1u));
+      if (n < below) continue;
+      n -= below;
+      bit += half;
+      mask >>= half;
+    }
+    return bit;
+  }
   template <class T>
   __device__ static T take(T value, int lane) {
     constexpr int words = (sizeof(T) + 3) / 4;

@@ -64,7 +64,7 @@ TEST(Combiner, leaves_the_last_parts_of_a_call_to_helpers_one_each) {
   Combiner<SoloGroup> beside_dispatcher(rank.call, 0);
   EXPECT_EQ(rank.run(beside_dispatcher), Step::finished);
   EXPECT_EQ(rank.combined(), 1u);
-  Combiner<SoloGroup> helper(rank.call);
+  auto helper = Combiner<SoloGroup>::helper(rank.call, 0);
   EXPECT_EQ(rank.run(helper), Step::finished);
   EXPECT_EQ(rank.combined(), 4u);
 }

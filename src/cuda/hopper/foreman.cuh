@@ -86,15 +86,12 @@ class Foreman {
   __device__ Step take_in(const WarpGroup& group) {
     if (!claimed_ && !group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending())) return Step::idle;
     Task task;
-    bool taken = claimed_ || claim(group);
-    if (taken && group.leader()) taken = ring_.find(ticket_, cursor_, task);
-    if (!group.broadcast(taken)) {
+    if (!(claimed_ || claim(group)) || !ring_.find(group, ticket_, cursor_, task)) {
       wait_ = {SignalKind::task, call_.rank, claimed_ ? ticket_ : ticket_ + 1, 0};  // not claimed: the next at least
       return Step::idle;
     }
     claimed_ = false;
     group.sync();
-    task = group.broadcast(task);
     if (pair_.is_first()) offer_next(group, task);
     fill(group, task);
     return Step::advanced;
@@ -152,10 +149,10 @@ class Foreman {
       if (!shared_) continue;
       await_slot(group);
       Task task;
-      while (group.leader() && !ring_.find(ticket_, cursor_, task)) {  // the first block has found the one before
+      while (!ring_.find(group, ticket_, cursor_, task)) {  // the first block has found the one before
       }
       group.sync();
-      fill(group, group.broadcast(task));
+      fill(group, task);
       if (waiting_for_rows_) tell_stored();
     }
   }
@@ -305,7 +302,7 @@ class Foreman {
   std::uint32_t num_filled_ = 0;     ///< tasks put into slots, exit not counted
   std::uint32_t num_completed_ = 0;  ///< tasks whose completion has begun
   TaskRing ring_;
-  TaskCursor cursor_;                ///< the leader's
+  TaskCursor cursor_;
   BlockPair<kPairs> pair_;
   std::uint32_t ticket_ = 0;
   bool shared_ = false;              ///< the ticket's task, and the last filled, is shared with the pair's other block

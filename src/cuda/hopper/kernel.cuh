@@ -25,13 +25,12 @@ __device__ void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockM
 /// Consumers have nothing left to multiply: they combine beside the service warps. `warp`: of the consumer warps.
 template <DType dtype>
 __device__ void help_combine(const KernelArgs& args, const Call& call, BlockMemory& block, int warp, WarpLog log) {
-  if (call.lined()) return;
   await_consumers();  // the stages are free
   fence_async_shared();
   using Warp = BulkWarp<dtype>;
   std::uint32_t parity = 0;
   const Warp group{{}, block.stages[0] + warp * Warp::kBytes, &block.cells[warp], &parity};
-  Combiner<Warp> combiner(call);
+  auto combiner = Combiner<Warp>::helper(call, static_cast<int>(blockIdx.x) * kConsumerWarps + warp);
   log.restart(args);
   run_actor(args, call, group, Actor::combiner, combiner, log, kCombinerPauseNs);
 }
