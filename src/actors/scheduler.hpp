@@ -251,13 +251,13 @@ class Scheduler {
     const int ahead = group.broadcast(leaders_ahead);
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
     if (!enough_with(ahead, wanted.before) && wanted.before < kMostCut) ups.size = wanted_blocks();
-    const std::uint32_t total = group.scan(ups.size).total;
+    const std::uint32_t total = group.sum(ups.size);
     const std::uint32_t most = total < num_places() ? total : num_places();
     const std::uint32_t free = free_blocks(group, most);
     if (wanted.before + ups.size > free) {  // part of a group only where processors would have to wait for the whole
       ups.size = few(ahead) && wanted.before < free ? free - wanted.before : 0;
     }
-    const std::uint32_t count = group.scan(ups.size).total;
+    const std::uint32_t count = group.sum(ups.size);
     if (count == 0 && wanted.total > 0) {
       if (!nothing_will_land()) read_progress(group);  // rows land meanwhile, maybe all
       return waiting(SignalKind::task, num_cut_, retired_);
@@ -266,13 +266,13 @@ class Scheduler {
     if (ups.size > 0 || (rehearsing_ && my_expert_ < geometry().num_local_experts)) {
       cut_expert(my_expert_, num_cut_ + wanted.before, ups.size);
     }
-    if (rehearsing_) end_pass();
     group.sync();
     num_cut_ += count;
     num_free_ -= count;
     if (!group.any(wanted_blocks() > 0)) {  // to the next experts
       first_expert_ = next_expert_;
       looked_ = false;
+      if (rehearsing_ || first_expert_ >= geometry().num_local_experts) end_pass();
     }
     call_.task_ring().publish(group, ups, sole());
     return Step::advanced;

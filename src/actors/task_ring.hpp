@@ -107,7 +107,7 @@ class TaskRing {
   /// Memory ordering: release.
   template <class Group>
   FLASHMOE_HD void publish(const Group& group, const TaskBatch& mine, TaskCursor* sole = nullptr) const {
-    const Scan batches = group.scan(mine.size > 0 ? 1u : 0u);
+    const Scan batches = group.number(mine.size > 0);
     const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tickets(mine) : 0u);
     if (batches.total == 0) return;
     const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total, sole) : 0);
@@ -165,8 +165,7 @@ class TaskRing {
   /// before all its threads may read what the task refers to.
   template <class Group>
   FLASHMOE_HD bool find(const Group& group, std::uint32_t ticket, TaskCursor& cursor, Task& task) const {
-    const std::uint64_t& cell = cell_of(cursor.batch + static_cast<std::uint32_t>(group.index()));
-    const std::uint64_t word = peek(&cell);
+    const std::uint64_t word = observe<Scope::device>(&cell_of(cursor.batch + static_cast<std::uint32_t>(group.index())));
     const TaskBatch batch = decode(word);
     const auto first = static_cast<std::uint32_t>(word);
     const bool published = batch.size > 0 && !is_before(first, cursor.ticket);
@@ -179,10 +178,7 @@ class TaskRing {
       if (is_before(last, ticket)) cursor.ticket = last;
       return false;
     }
-    if (mine) {
-      observe<Scope::device>(&cell);
-      task = shape_.task(batch, ticket - first);
-    }
+    if (mine) task = shape_.task(batch, ticket - first);
     cursor = group.first(mine, TaskCursor{cursor.batch + static_cast<std::uint32_t>(group.index()), first});
     task = group.first(mine, task);
     return true;
