@@ -58,9 +58,11 @@ class Scheduler {
   FLASHMOE_HD bool enough_with(int ahead, std::uint32_t blocks) const {
     const int processors = call_.roster.num_processors;
     if (nothing_will_land()) return ahead >= kEnough * processors;
-    const int up_tasks = (geometry().num_up_tiles() + call_.plan.up_tiles - 1) / call_.plan.up_tiles;
-    return ahead + static_cast<int>(blocks) * up_tasks >= enough_early_ * processors;
+    return ahead + static_cast<int>(blocks) * up_tasks() >= enough_early_ * processors;
   }
+
+  /// Of an m-block.
+  FLASHMOE_HD int up_tasks() const { return (geometry().num_up_tiles() + call_.plan.up_tiles - 1) / call_.plan.up_tiles; }
 
   /// Whether they are so few that processors may run out: then part of a group, or down tasks before their time, are better
   /// than nothing. Less than a task each; half of it where no more than one is kept ahead.
@@ -162,6 +164,8 @@ class Scheduler {
     my_pending_ = 0;
     std::uint32_t count = 0;
     next_expert_ = first_expert_;
+    knows_all_ = false;
+    num_left_ = 0;
     while (count < static_cast<std::uint32_t>(group.size()) && next_expert_ < geometry().num_local_experts) {
       if (call_.lined()) {
         look_at<4>(group, count);  // few tokens leave many experts without rows
@@ -186,8 +190,12 @@ class Scheduler {
       my_pending_ = mine.value;
     }
     count += mine.total;
-    const bool more = count > static_cast<std::uint32_t>(group.size());  // than threads: the rest is for the next round
-    next_expert_ = more ? group.first(group.index() == group.size() - 1, my_expert_) + 1 : next_expert_ + kExperts * group.size();
+    const auto size = static_cast<std::uint32_t>(group.size());
+    next_expert_ += kExperts * group.size();
+    knows_all_ = next_expert_ >= geometry().num_local_experts;
+    if (count <= size) return;
+    num_left_ = count - size;  // for the next round
+    next_expert_ = group.first(group.index() == group.size() - 1, my_expert_) + 1;
   }
 
   /// M-blocks to be cut of an expert's `pending` rows: all when flushing, else those before which there are the rows of a
@@ -263,6 +271,7 @@ class Scheduler {
       return waiting(SignalKind::task, num_cut_, retired_);
     }
     group.sync();
+    const std::uint32_t rows = my_pending_;
     if (ups.size > 0 || (rehearsing_ && my_expert_ < geometry().num_local_experts)) {
       cut_expert(my_expert_, num_cut_ + wanted.before, ups.size);
     }
@@ -274,8 +283,22 @@ class Scheduler {
       looked_ = false;
       if (rehearsing_ || first_expert_ >= geometry().num_local_experts) end_pass();
     }
+    ups.narrow = narrow_ups_are_better(wanted, count, rows);
     call_.task_ring().publish(group, ups, sole());
     return Step::advanced;
+  }
+
+  /// Whether the call ends sooner when the up tasks of this thread's m-blocks, of `rows` rows, have one tile each; `count` have
+  /// been cut with them. Where rows are few it does if all of the call would leave half of the processors idle; and where tasks
+  /// are long, if their last round would and these are in it.
+  FLASHMOE_HD bool narrow_ups_are_better(const Scan& wanted, std::uint32_t count, std::uint32_t rows) const {
+    if (!nothing_will_land() || rows > static_cast<std::uint32_t>(geometry().tile.narrow_rows)) return false;
+    const auto tasks = static_cast<std::uint64_t>(up_tasks());
+    const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
+    if (knows_all_ && 2 * tasks * (num_cut_ - count + wanted.total + num_left_) <= processors) return true;
+    const std::uint64_t all = tasks * num_cut_;
+    const bool in_last_round = all > processors && tasks * (count - wanted.before) <= processors;
+    return call_.plan.narrow_ends && !cutting_ && in_last_round && 2 * (all % processors) <= processors;
   }
 
   /// Down tasks of the next m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.
@@ -417,7 +440,9 @@ class Scheduler {
   /// next group.
   static constexpr int kEarlyElements = 4096;
   FLASHMOE_HD static int enough_early(const Call& call) {
-    const int tasks = kEarlyElements / (call.plan.up_tiles * call.geometry().hidden);
+    const int at_once = call.geometry().tile.up_tiles_at_once;
+    const int products = (call.plan.up_tiles + at_once - 1) / at_once;
+    const int tasks = kEarlyElements / (products * call.geometry().hidden);
     return tasks < 1 ? 1 : tasks > kEnough ? kEnough : tasks;
   }
 
@@ -447,7 +472,9 @@ class Scheduler {
   int next_expert_ = 0;            ///< of its next round
   int my_expert_ = 0;              ///< this thread's
   std::uint32_t my_pending_ = 0;   ///< its rows
-  bool looked_ = false;            ///< the three before are known
+  std::uint32_t num_left_ = 0;     ///< experts with rows that were seen behind those of the group's threads
+  bool knows_all_ = false;         ///< no more have any
+  bool looked_ = false;            ///< what begins with next_expert_ is known
   int idle_steps_ = 0;
   bool cutting_ = true;
   bool flushing_ = false;

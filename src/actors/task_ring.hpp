@@ -165,7 +165,8 @@ class TaskRing {
   /// before all its threads may read what the task refers to.
   template <class Group>
   FLASHMOE_HD bool find(const Group& group, std::uint32_t ticket, TaskCursor& cursor, Task& task) const {
-    const std::uint64_t word = observe<Scope::device>(&cell_of(cursor.batch + static_cast<std::uint32_t>(group.index())));
+    const std::uint64_t& cell = cell_of(cursor.batch + static_cast<std::uint32_t>(group.index()));
+    const std::uint64_t word = peek(&cell);  // whoever acquires in vain empties a cache for nothing
     const TaskBatch batch = decode(word);
     const auto first = static_cast<std::uint32_t>(word);
     const bool published = batch.size > 0 && !is_before(first, cursor.ticket);
@@ -178,7 +179,10 @@ class TaskRing {
       if (is_before(last, ticket)) cursor.ticket = last;
       return false;
     }
-    if (mine) task = shape_.task(batch, ticket - first);
+    if (mine) {
+      observe<Scope::device>(&cell);
+      task = shape_.task(batch, ticket - first);
+    }
     cursor = group.first(mine, TaskCursor{cursor.batch + static_cast<std::uint32_t>(group.index()), first});
     task = group.first(mine, task);
     return true;

@@ -14,10 +14,13 @@ struct TileShape {
   int rows = 0;          ///< token rows of an m-block
   int up_columns = 0;    ///< columns of the intermediate a task makes (gate and up of each, when gated)
   int down_columns = 0;  ///< columns of the result a down tile has
-  int down_tiles_at_once = 1;  ///< down tiles that the engine multiplies fastest: a task has so many, or a multiple
+  /// Tiles that the engine multiplies fastest: a task has so many, or a multiple.
+  int up_tiles_at_once = 1, down_tiles_at_once = 1;
   int task_elements = 0;  ///< of k that make a task worth what it takes to hand it out; fewer: a task of several tiles
   /// Rows that experts have on average from which on processors take tasks in pairs, which share weights; by default never.
   int pair_rows = std::numeric_limits<int>::max();
+  /// Most rows of an m-block whose up tasks may have one tile: with more they would take longer than half of two.
+  int narrow_rows = std::numeric_limits<int>::max();
   int extra_rows = 0;  ///< that the last m-block of an expert may have beyond `rows`, instead of one more m-block
 
   FLASHMOE_HD constexpr int most_rows() const { return rows + extra_rows; }

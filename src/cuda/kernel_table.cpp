@@ -42,7 +42,7 @@ int ring_blocks(const Problem& problem, const TileShape& tile, std::int64_t ring
   constexpr int kTasksInFlight = 4 * 132;
   const std::int64_t block_bytes =
       std::int64_t{tile.most_rows()} * problem.intermediate * static_cast<std::int64_t>(dtype_bytes(problem.dtype));
-  const std::int64_t up_tasks = ceil_div(problem.intermediate, tile.up_columns);
+  const std::int64_t up_tasks = ceil_div(problem.intermediate, tile.up_columns * tile.up_tiles_at_once);
   const std::int64_t down_tasks = ceil_div(problem.hidden, tile.down_columns * tile.down_tiles_at_once);
   const std::int64_t needed = ceil_div(kTasksInFlight, std::min(up_tasks, down_tasks));
   return static_cast<int>(std::clamp<std::int64_t>(std::max(ring_bytes / block_bytes, needed), 32, 512));

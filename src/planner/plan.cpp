@@ -151,13 +151,13 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
     if (problem.result_form == ResultForm::pre_reduced || pre_reducing_wins(estimate)) plan.result_form = ResultForm::pre_reduced;
   }
   plan.list_weights = problem.weight_on_input || plan.result_form == ResultForm::pre_reduced;
+  const auto tiles_of_task = [&](int at_once, int k, int num_tiles) {
+    const bool one = plan.wire_form == WireForm::lined;
+    return at_once * (one ? 1 : products_of_task(geometry, max_tokens, k, ceil_div(num_tiles, at_once)));
+  };
   const int at_once = geometry.tile.down_tiles_at_once;
-  plan.down_tiles = at_once;
-  if (plan.wire_form == WireForm::counted) {
-    plan.up_tiles = products_of_task(geometry, max_tokens, geometry.hidden, geometry.num_up_tiles());
-    const int products = ceil_div(geometry.num_down_tiles(), at_once);
-    plan.down_tiles = at_once * products_of_task(geometry, max_tokens, geometry.intermediate, products);
-  }
+  plan.up_tiles = tiles_of_task(geometry.tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());
+  plan.down_tiles = tiles_of_task(at_once, geometry.intermediate, geometry.num_down_tiles());
   const std::int64_t routes = max_tokens * geometry.num_ranks * geometry.top_k;  // if all ranks bring as many
   if (routes >= std::int64_t{geometry.tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;
   plan.narrow_ends = at_once > 1 && geometry.intermediate >= at_once * geometry.tile.task_elements;

@@ -60,6 +60,7 @@ inline Geometry small_geometry(const Problem& p, Dice& dice) {
   g.tile = {.rows = dice.pick({4, 8}),
             .up_columns = 8,
             .down_columns = dice.pick({8, 16}),
+            .up_tiles_at_once = dice.pick({1, 2}),
             .down_tiles_at_once = dice.pick({1, 2}),
             .task_elements = dice.pick({4, 8}),
             .extra_rows = dice.pick({0, 1, 3})};

@@ -115,30 +115,27 @@ __device__ __forceinline__ void with_decode_rows(std::uint32_t num_rows, const R
   }
 }
 
-/// Tiles of a product: one up tile, or two down tiles while there are two.
-__device__ inline int tiles_at_once(const Task& task) {
-  return task.kind == TaskKind::up ? 1 : kTileColumns / kDownColumns;
+/// See kDeepRows.
+__device__ inline bool has_few_rows(const TaskSlot& slot) {
+  return slot.decode && slot.num_rows <= static_cast<std::uint32_t>(kDeepRows);
 }
+__device__ inline bool is_deep(const TaskSlot& slot, bool wide) { return !wide && has_few_rows(slot); }
 
-/// Calls run(tile, wide) for every product of an up or down task; not wide: a down tile that has no second.
+/// Calls run(tile, wide) for every product of an up or down task, of two tiles while there are two. Not wide: of one. An up tile
+/// of many rows that has no second is multiplied as if it had: what is behind it is not stored.
 template <class Run>
-__device__ __forceinline__ void for_each_product(const Task& task, const Run& run) {
-  const int end = static_cast<int>(task.tile) + task.num_tiles;
-  const int at_once = tiles_at_once(task);
-  for (int tile = static_cast<int>(task.tile); tile < end; tile += at_once) run(tile, tile + at_once <= end);
+__device__ __forceinline__ void for_each_product(const TaskSlot& slot, const Run& run) {
+  const int end = static_cast<int>(slot.task.tile) + slot.task.num_tiles;
+  const bool all_wide = slot.task.kind == TaskKind::up && !has_few_rows(slot);
+  for (int tile = static_cast<int>(slot.task.tile); tile < end; tile += kTilesAtOnce) {
+    run(tile, all_wide || tile + kTilesAtOnce <= end);
+  }
 }
 
 /// Steps of k of a task.
 __device__ inline int num_steps(const Call& call, const Task& task) {
   const int k = task.kind == TaskKind::up ? call.geometry().hidden : call.geometry().intermediate;
   return (k + kStageElements - 1) / kStageElements;
-}
-
-/// A narrow decode tile of so few rows takes two steps of k at once: as many bytes are under way as of a wide one. What its
-/// last stage has beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half.
-inline constexpr int kDeepRows = 64;
-__device__ inline bool is_deep(const TaskSlot& slot, bool wide) {
-  return slot.decode && !wide && slot.num_rows <= static_cast<std::uint32_t>(kDeepRows);
 }
 
 }  // namespace flashmoe::cuda_backend::hopper

@@ -38,7 +38,7 @@ class Consumer {
         }
       } else {
         if (kPairs && slot.aligns) skip_to_first_stage();
-        for_each_product(slot.task, [&](int tile, bool wide) __attribute__((always_inline)) {
+        for_each_product(slot, [&](int tile, bool wide) __attribute__((always_inline)) {
           run_product(slot, tile, wide);
         });
       }
@@ -79,6 +79,9 @@ class Consumer {
 
   template <int tokens>
   __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
+    if constexpr (tokens <= kDeepRows) {
+      if (!wide && slot.task.kind == TaskKind::up && call_.math.gated) return run_narrow_up<tokens>(slot, tile);
+    }
     Accumulators<tokens> first;
     Accumulators<tokens> second;
     clear(first);
@@ -91,10 +94,21 @@ class Consumer {
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
-      epilogue.store_up(slot, tile, first, second);
+      epilogue.store_up(slot, tile, wide, first, second);
     } else {
       epilogue.store_down(slot, tile, wide, first, second);
     }
+    if (leads()) log().worked();
+  }
+
+  /// Apart from the others, which keep second accumulators.
+  template <int tokens>
+  __device__ __forceinline__ void run_narrow_up(const TaskSlot& slot, int tile) {
+    Accumulators<tokens> d;
+    clear(d);
+    multiply_tokens<tokens>(slot, d);
+    if (leads()) log().ran(slot.task);
+    DecodeEpilogue<dtype, tokens>(call_, fabric_, weights_, block_, warp()).store_narrow_up(slot, tile, d);
     if (leads()) log().worked();
   }
 

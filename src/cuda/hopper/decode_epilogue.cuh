@@ -29,8 +29,8 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Sums& first,
-                                           Sums& second) const {
+  /// Up tile `tile`, and the one after it if `wide`, as gated ones are: see store_narrow_up().
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, bool wide, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
     const bool gated = call_.math.gated;
     const int begin = tile * g.tile.up_columns;
@@ -52,7 +52,34 @@ class DecodeEpilogue {
     const auto row_of = [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; };
     await_warpgroup();
     store(slot, first, 0, row_of, g.intermediate - begin);
-    if (!gated) store(slot, second, 1, row_of, g.intermediate - begin);
+    if (wide && !gated) store(slot, second, 1, row_of, g.intermediate - begin);
+  }
+
+  /// Of a narrow gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.
+  __device__ __forceinline__ void store_narrow_up(const TaskSlot& slot, int tile, Sums& d) const {
+    const Geometry& g = call_.geometry();
+    const int begin = tile * g.tile.up_columns;
+    if (call_.math.weight_on_input) weigh(slot, d);
+    if (call_.math.up_bias) {
+      const int unit = begin + warp_ * 8 + lane_ / 4;
+      const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * 2 * g.intermediate + unit;
+      const float gate = unit < g.intermediate ? bias[0] : 0.0f;
+      const float up = unit < g.intermediate ? bias[g.intermediate] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; ++i) d[i] += i % 4 < 2 ? gate : up;
+    }
+    with_activation(call_.math.activation, [&](auto activation) {
+      const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
+      const auto limit = static_cast<float>(call_.math.swiglu_limit);
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; i += 4) {
+        d[i] = gate_up(activation.value, d[i], d[i + 2], alpha, limit);
+        d[i + 1] = gate_up(activation.value, d[i + 1], d[i + 3], alpha, limit);
+      }
+    });
+    char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
+    await_warpgroup();
+    store_narrow(slot, d, [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; }, g.intermediate - begin);
   }
 
   /// Down tile `tile`, and the one after it if `wide`: the second accumulators hold nothing otherwise.
@@ -168,6 +195,37 @@ class DecodeEpilogue {
         for (int row = warp_ % 4 * 4 + lane_ / 8; row < end; row += 16) {
           *reinterpret_cast<uint4*>(row_of(begin + row) + first_column * 2 + chunk * 16) =
               *reinterpret_cast<const uint4*>(staging + row * kRowBytes + ((chunk ^ (row % 8)) << 4));
+        }
+      }
+      await_warpgroup();
+    }
+  }
+
+  /// The same of a narrow gated tile: 32 columns of the warpgroup, 8 of each warp, 64 bytes of each row.
+  template <class RowOf>
+  __device__ __forceinline__ void store_narrow(const TaskSlot& slot, const Sums& d, const RowOf& row_of, int columns) const {
+    char* const staging = block_.staging[4 * warpgroup()];
+    const auto num_rows = static_cast<int>(slot.num_rows);
+    const auto place = [&](int row, int chunk) { return staging + row * kRowBytes / 2 + ((chunk ^ (row / 2 % 4)) << 4); };
+    const int first_column = warpgroup() * kGroupColumns / 2;
+    const int chunk = lane_ % 4;
+#pragma unroll
+    for (int begin = 0; begin < tokens; begin += kStagedTokens) {
+      if (begin >= num_rows) continue;
+#pragma unroll
+      for (int token = begin; token < tokens && token < begin + kStagedTokens; token += 16) {
+        if (token >= num_rows) continue;
+        const int at = token / 2;
+        store_matrices_transposed(shared_address(place(token - begin + lane_ % 16, warp_ % 4)),
+                                  round_pair<dtype>(d[at], d[at + 1]), round_pair<dtype>(d[at + 4], d[at + 5]));
+      }
+      await_warpgroup();
+      if (first_column + chunk * 8 < columns) {
+        const int end = min(num_rows - begin, kStagedTokens);
+#pragma unroll 1
+        for (int row = warp_ % 4 * 8 + lane_ / 4; row < end; row += 32) {
+          *reinterpret_cast<uint4*>(row_of(begin + row) + first_column * 2 + chunk * 16) =
+              *reinterpret_cast<const uint4*>(place(row, chunk));
         }
       }
       await_warpgroup();

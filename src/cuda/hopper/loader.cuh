@@ -20,6 +20,7 @@ class Loader {
   __device__ __forceinline__ void run() {
     if (asks()) {  // while there is nothing else to do
       prefetch_map(maps_.up);
+      prefetch_map(maps_.narrow_up);
       prefetch_map(maps_.down);
       prefetch_map(maps_.narrow_down);
       prefetch_map(maps_.intermediate);
@@ -34,7 +35,7 @@ class Loader {
         block_.stored[slot_.index()].wait(slot_.parity());  // no phase goes by unseen
       } else {
         if (kPairs && slot.aligns) skip_to_first_stage();
-        for_each_product(slot.task, [&](int tile, bool wide) { load_product(slot, tile, wide); });
+        for_each_product(slot, [&](int tile, bool wide) { load_product(slot, tile, wide); });
       }
       if (asks()) log().ran(slot.task);
       block_.done[slot_.index()].arrive();
@@ -66,14 +67,13 @@ class Loader {
   __device__ void load_product(const TaskSlot& slot, int tile, bool wide) {
     num_asked_ = 0;
     const Task& task = slot.task;
-    const int at_once = tiles_at_once(task);
-    const int steps_left =
-        (static_cast<int>(task.tile) + task.num_tiles - tile + at_once - 1) / at_once * num_steps(call_, task);
+    const int tiles_left = static_cast<int>(task.tile) + task.num_tiles - tile;
+    const int steps_left = (tiles_left + kTilesAtOnce - 1) / kTilesAtOnce * num_steps(call_, task);
     ending_step_ = steps_left - kStepsAhead;
-    if (slot.task.kind == TaskKind::down && is_deep(slot, wide)) ending_step_ >>= 1;  // a narrow product is its task's last
+    if (is_deep(slot, wide)) ending_step_ >>= 1;  // a narrow product is its task's last
     if (asks() && (ending_step_ == 0 || (ending_step_ < 0 && tile == static_cast<int>(task.tile)))) tell_ending();
     if (slot.task.kind == TaskKind::up) {
-      gather(slot, up_operands(slot, tile));
+      gather(slot, up_operands(slot, tile, wide));
     } else if (slot.decode) {
       gather(slot, down_operands(slot, tile, wide));
     } else {
@@ -85,6 +85,7 @@ class Loader {
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
     int first, second;       ///< rows of its boxes; second < 0: there is one box
+    bool by_eights;          ///< a narrow up tile's boxes: `first` and `second` count eight rows
     bool shared;             ///< each block of the pair loads one of them
     int steps;               ///< of k in a stage: of two, the second box has the other
     std::uint32_t bytes;     ///< of the boxes
@@ -94,13 +95,15 @@ class Loader {
     std::int64_t row_bytes;
   };
 
-  __device__ Operands up_operands(const TaskSlot& slot, int tile) const {
+  __device__ Operands up_operands(const TaskSlot& slot, int tile, bool wide) const {
     const Geometry& g = call_.geometry();
     const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
-    const int first =
-        static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
-    const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-    return {&maps_.up, first, second, is_shared(slot), 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    const int first = static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
+    if (wide) {
+      const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
+      return {&maps_.up, first, second, false, is_shared(slot), 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    }
+    return {&maps_.narrow_up, first / 8, first / 8, true, false, 2, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
   }
 
   __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
@@ -111,6 +114,7 @@ class Loader {
     return {wide && !shared ? &maps_.down : &maps_.narrow_down,
             first,
             deep ? first : wide && shared ? first + kDownColumns : -1,
+            false,
             shared,
             deep ? 2 : 1,
             static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
@@ -137,11 +141,14 @@ class Loader {
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
     const int k = number * operands.steps * kStageElements;
-    load_box(weights, *operands.map, full, k, operands.first, operands.policy);
+    load_box_of(operands, weights, full, k, operands.first);
     if (operands.second >= 0) {
-      load_box(weights + kStageWeightBytes / 2, *operands.map, full, k + (operands.steps - 1) * kStageElements,
-               operands.second, operands.policy);
+      load_box_of(operands, weights + kStageWeightBytes / 2, full, k + (operands.steps - 1) * kStageElements, operands.second);
     }
+  }
+  __device__ static void load_box_of(const Operands& operands, std::uint32_t target, Barrier& full, int k, int place) {
+    load_weight_box(target, *operands.map, full, k, operands.by_eights ? 0 : place, operands.by_eights ? place : 0,
+                    operands.policy);
   }
 
   /// This block's box of a stage with shared weights, once the other block's stage takes it. What else the stage wants is
@@ -153,7 +160,7 @@ class Loader {
     ready_parities_ ^= 1u << index;
     const std::uint32_t target = shared_address(block_.stages[index]) + kStageTokenBytes +
                                  static_cast<std::uint32_t>(pair_.rank() * kStageWeightBytes / 2);
-    load_box_for_both(target, *operands.map, block_.full[index], number * kStageElements, row, operands.policy);
+    load_weight_box_for_both(target, *operands.map, block_.full[index], number * kStageElements, row, operands.policy);
   }
 
   /// As few rows as a decode tile multiplies. What a prefill tile multiplies beyond is not stored.

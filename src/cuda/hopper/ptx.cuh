@@ -125,13 +125,23 @@ __device__ inline void load_box(std::uint32_t target, const CUtensorMap& map, Ba
       : "memory");
 }
 
-/// load_box() into the same place of both blocks of a pair, on the same barrier of each.
-__device__ inline void load_box_for_both(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row,
-                                         std::uint64_t policy) {
+/// The same of a 4-d tensor map of weights, see TensorMaps: at a row, or at `eight` rows by eights.
+__device__ inline void load_weight_box(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column, int row,
+                                       int eight, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3, %4, 0, %5}], [%2], %6;" ::"r"(target),
+      "l"(&map), "r"(barrier.address()), "r"(column), "r"(row), "r"(eight), "l"(policy)
+      : "memory");
+}
+
+/// load_weight_box() at a row, into the same place of both blocks of a pair, on the same barrier of each.
+__device__ inline void load_weight_box_for_both(std::uint32_t target, const CUtensorMap& map, Barrier& barrier, int column,
+                                                int row, std::uint64_t policy) {
   constexpr std::uint16_t kBoth = 3;
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
-      "[%1, {%3, %4}], [%2], %6, %5;" ::"r"(target),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+      "[%1, {%3, %4, 0, 0}], [%2], %6, %5;" ::"r"(target),
       "l"(&map), "r"(barrier.address()), "r"(column), "r"(row), "l"(policy), "h"(kBoth)
       : "memory");
 }
@@ -150,6 +160,11 @@ __device__ inline void store_matrices_transposed(std::uint32_t address, std::uin
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
+}
+
+/// Two of them; lanes 16 to 31 give no address.
+__device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
 /// Barrier of `threads` threads under a name of the block's: 0 is the end of all roles, 1 and 2 are a consumer

@@ -16,11 +16,15 @@ namespace flashmoe::cuda_backend::hopper {
 /// elements wide and `box_rows` tall, in shared memory 128 bytes a row, swizzled; what they overhang reads as zero.
 CUtensorMap make_tensor_map(DType dtype, const void* data, std::int64_t rows, std::int64_t columns, int box_rows);
 
-/// Kernel parameter. Boxes are 64 elements of k wide; what they overhang reads as zero.
+/// Kernel parameter. Boxes are 64 elements of k wide; what they overhang reads as zero. All maps of weights have four dimensions,
+/// so that one instruction loads them.
 struct TensorMaps {
-  CUtensorMap up;            // [num_local_experts * up_columns][hidden], boxes of 128 rows
-  CUtensorMap down;          // [num_local_experts * hidden][intermediate], boxes of 256 rows
-  CUtensorMap narrow_down;   // the same, boxes of 128 rows
+  CUtensorMap up;           // [1][1][num_local_experts * up_columns][hidden], boxes of 128 rows
+  /// [eights of all rows][gate, up][8][hidden], boxes of 128 rows: gate and up rows of the same units by eights, so that a thread
+  /// has both in its accumulators. Plain experts: [eights][1][8][hidden].
+  CUtensorMap narrow_up;
+  CUtensorMap down;         // [1][1][num_local_experts * hidden][intermediate], boxes of 256 rows
+  CUtensorMap narrow_down;  // the same, boxes of 128 rows
   CUtensorMap intermediate;  // [num_m_blocks * tile.most_rows()][intermediate], boxes of an m-block's first tile.rows
 };
 

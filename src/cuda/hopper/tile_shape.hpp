@@ -23,13 +23,18 @@ inline constexpr int kTaskElements = 2048;
 /// than kTileRows do, too, whatever this says (docs/adr/0008-decode-tiles.md, 0014-last-rows.md).
 inline constexpr int kDecodeRows = 96;
 
-/// Down tiles are half a product wide. At the end of a call they are tasks of their own, so that fewer multiprocessors
-/// wait for the last.
-inline constexpr int kDownColumns = kTileColumns / 2;
+/// Tiles are half a product wide. Where processors would run out of tasks, at the end of a call or in one of few tokens, they
+/// are tasks of their own (docs/adr/0021-few-tokens.md).
+inline constexpr int kTilesAtOnce = 2;
+inline constexpr int kDownColumns = kTileColumns / kTilesAtOnce;
 
 /// Steps of k before a task ends when its block takes the next one: what a foreman needs to find it and its rows. Sooner,
 /// long tasks would wait for one block while others have nothing to do.
 inline constexpr int kStepsAhead = 24;
+
+/// A narrow decode tile of so few rows takes two steps of k at once: as many bytes are under way as of a wide one. What its
+/// last stage has beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half.
+inline constexpr int kDeepRows = 64;
 
 /// Rows that experts have on average from which on blocks take tasks in pairs (block_pair.cuh): with fewer most experts have one
 /// m-block, whose weights nobody shares (docs/adr/0020-shared-weights.md).
@@ -38,11 +43,13 @@ inline constexpr int kPairRows = 256;
 /// Gated, half of a task's columns are gate columns.
 constexpr TileShape tile_shape(bool gated) {
   return {.rows = kTileRows,
-          .up_columns = gated ? kTileColumns / 2 : kTileColumns,
+          .up_columns = kTileColumns / kTilesAtOnce / (gated ? 2 : 1),
           .down_columns = kDownColumns,
-          .down_tiles_at_once = kTileColumns / kDownColumns,
+          .up_tiles_at_once = kTilesAtOnce,
+          .down_tiles_at_once = kTilesAtOnce,
           .task_elements = kTaskElements,
           .pair_rows = kPairRows,
+          .narrow_rows = kDeepRows,
           .extra_rows = kExtraRows};
 }
 
