@@ -58,7 +58,8 @@ TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
     for (const Form& form : kForms) {
       for (const bool gated : {true, false}) {
         // Narrow tiles take two steps at once; of kOddSteps the last up tile has no second.
-        for (const auto& [num_blocks, intermediate] : {std::pair(kFewBlocks, kEvenSteps), {kFewBlocks, kOddSteps}, {0, kOddSteps}}) {
+        for (const auto& [num_blocks, intermediate] :
+             {std::pair(kFewBlocks, kEvenSteps), {kFewBlocks, kOddSteps}, {0, kOddSteps}}) {
           const Problem problem = two_experts(dtype, form, gated, kDecodeRows, intermediate);
           if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
           const auto experts = std::make_shared<DenseExperts>(problem, 7);

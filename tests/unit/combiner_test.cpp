@@ -20,8 +20,8 @@ class Returned {
   Returned(std::int64_t tokens, int num_helpers)
       : ids_(static_cast<std::size_t>(tokens), 0), weights_(ids_.size(), 1.0f), y_(ids_.size() * kHidden, -1.0) {
     const Geometry geometry{.num_ranks = 1, .num_local_experts = 1, .hidden = kHidden, .intermediate = 8, .top_k = 1,
-                            .element_bytes = 8, .max_tokens = 64, .wave_tokens = 4, .wave_ring = 2, .slot_block = 64,
-                            .token_block = 4, .num_result_cells = 1,
+                            .element_bytes = 8, .max_tokens = 64, .wave_tokens = 4, .wave_ring = 2, .lined_tokens = 8,
+                            .slot_block = 64, .token_block = 4, .num_result_cells = 1,
                             .tile = {.rows = 4, .up_columns = 8, .down_columns = 8}, .num_m_blocks = 4};
     call.heap = make_heap_layout(geometry);
     call.roster = {.num_dispatchers = 1, .num_processors = 1, .num_helpers = num_helpers};
@@ -83,6 +83,32 @@ TEST(Combiner, leaves_no_part_that_a_later_wave_waits_for) {
   EXPECT_EQ(rank.combined(), 4u);
   EXPECT_EQ(rank.claims(), 4u);
   EXPECT_EQ(rank.call.counters().combined[0], 4u);
+}
+
+/// Which route's lines a combiner waits for; -1: none, it has finished.
+std::int64_t awaited(const Returned& rank, Combiner<SoloGroup> combiner) {
+  if (rank.run(combiner) == Step::finished) return -1;
+  EXPECT_EQ(combiner.wait().signal, SignalKind::result_lines);
+  return static_cast<std::int64_t>(combiner.wait().expected);
+}
+
+TEST(Combiner, of_a_lined_call_helpers_have_the_last_parts_one_each) {
+  Returned rank(6, 3);
+  rank.call.plan.wire_form = WireForm::lined;
+  rank.call.roster.num_dispatchers = 2;
+  rank.call.epoch = rank.call.generation = 1;  // no line has its tag
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(awaited(rank, Combiner<SoloGroup>(rank.call, i)), i);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(awaited(rank, Combiner<SoloGroup>::helper(rank.call, i)), 3 + i);
+}
+
+TEST(Combiner, of_a_lined_call_each_combiner_beside_a_dispatcher_has_a_part_before_helpers_have) {
+  Returned rank(3, 100);
+  rank.call.plan.wire_form = WireForm::lined;
+  rank.call.roster.num_dispatchers = 2;
+  rank.call.epoch = rank.call.generation = 1;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(awaited(rank, Combiner<SoloGroup>(rank.call, i)), i);
+  EXPECT_EQ(awaited(rank, Combiner<SoloGroup>::helper(rank.call, 0)), 2);
+  EXPECT_EQ(awaited(rank, Combiner<SoloGroup>::helper(rank.call, 1)), -1);
 }
 
 }  // namespace

@@ -199,6 +199,59 @@ TEST(Scheduler, down_tasks_stay_wide_where_narrow_ones_end_no_sooner) {
                                        down(1), down(2), down(1, 2), down(2, 2), kExit});
 }
 
+/// Tiles of the up tasks published, m-block by m-block, where a task has both of an m-block unless it is narrow.
+std::vector<int> tiles_of_ups(Landed& rank, int processors, bool narrow_ends = false) {
+  rank.call.roster.num_processors = processors;
+  rank.call.plan.up_tiles = 2;
+  rank.call.plan.narrow_ends = narrow_ends;
+  Scheduler<SoloGroup> scheduler(rank.call);
+  std::vector<int> tiles;
+  for (const Task& task : rank.tasks(scheduler)) {
+    if (task.kind == TaskKind::up) tiles.push_back(task.num_tiles);
+  }
+  return tiles;
+}
+
+TEST(Scheduler, all_up_tasks_of_a_call_are_narrow_where_half_of_the_processors_would_have_none) {
+  for (const WireForm form : {WireForm::counted, WireForm::lined}) {
+    for (const int processors : {6, 5}) {
+      Landed rank({4, 2, 0, 1}, 9);
+      rank.call.plan.wire_form = form;
+      const bool narrow = processors == 6 && form == WireForm::lined;  // counted, the first round does not know of the others
+      EXPECT_EQ(tiles_of_ups(rank, processors).size(), narrow ? 6u : processors == 6 ? 4u : 3u);
+    }
+  }
+}
+
+TEST(Scheduler, up_tasks_of_many_rows_stay_wide) {
+  Landed rank({4, 3}, 9);
+  rank.call.heap.geometry.tile.narrow_rows = 3;
+  EXPECT_EQ(tiles_of_ups(rank, 100), (std::vector<int>{2, 1, 1}));
+}
+
+TEST(Scheduler, the_last_up_tasks_are_narrow_where_the_last_round_would_leave_half_of_the_processors_idle) {
+  Landed six({4, 4, 4, 4, 4, 4}, 9);  // two tasks of four processors are left
+  EXPECT_EQ(tiles_of_ups(six, 4, true), (std::vector<int>{2, 2, 2, 2, 2, 1, 1}));
+  Landed seven({4, 4, 4, 4, 4, 4, 4}, 9);
+  EXPECT_EQ(tiles_of_ups(seven, 4, true), (std::vector<int>{2, 2, 2, 2, 2, 2, 2}));
+}
+
+TEST(Scheduler, experts_without_rows_are_passed_over) {
+  for (const WireForm form : {WireForm::counted, WireForm::lined}) {
+    std::vector<std::uint32_t> rows(70, 0);
+    rows[3] = 5;
+    rows[4] = 1;
+    rows[69] = 9;
+    Landed rank(rows, 30);
+    rank.call.plan.wire_form = form;
+    Scheduler<SoloGroup> scheduler(rank.call);
+    rank.tasks(scheduler);
+    std::vector<std::uint32_t> experts;
+    for (std::uint32_t index = 0; index < 6; ++index) experts.push_back(rank.call.m_block(index).local_expert);
+    EXPECT_EQ(experts, (std::vector<std::uint32_t>{3, 3, 4, 69, 69, 69}));
+  }
+}
+
 TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {
   Landed rank({12}, 2);  // so few that m-blocks stand alone
   Scheduler<SoloGroup> scheduler(rank.call);

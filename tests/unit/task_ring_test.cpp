@@ -52,6 +52,27 @@ void expect_task(const Task& task, const Task& wanted) {
   EXPECT_EQ(task.tile, wanted.tile);
 }
 
+TEST(TaskRing, a_group_finds_what_one_thread_finds) {
+  Ring ring(16);
+  for (std::uint32_t size = 1; size < 6; ++size) ring.publish({.kind = TaskKind::reduce, .index = size, .size = size});
+  TaskCursor one = ring.view.first();
+  TaskCursor all = one;
+  for (std::uint32_t ticket = 0; ticket < 15; ++ticket) {
+    Task wanted;
+    Task task;
+    for (int looks = 0; looks < 9 && !ring.view.find(ticket, one, wanted); ++looks) {
+    }
+    bool found = false;
+    for (int looks = 0; looks < 9 && !found; ++looks) found = ring.view.find(SoloGroup{}, ticket, all, task);
+    ASSERT_TRUE(found) << ticket;
+    expect_task(task, wanted);
+    EXPECT_EQ(all.batch, one.batch);
+    EXPECT_EQ(all.ticket, one.ticket);
+  }
+  Task task;
+  EXPECT_FALSE(ring.view.find(SoloGroup{}, 15, all, task));
+}
+
 TEST(TaskRing, tasks_of_a_batch_alternate_between_its_m_blocks_and_go_round_the_ring_of_places) {
   Ring ring(8);
   Ring::Taker taker{ring.view};
