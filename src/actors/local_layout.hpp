@@ -173,7 +173,7 @@ constexpr std::uint32_t task_ring_capacity(const Geometry& g) {
   const std::int64_t waves =
       g.pre_reduced ? (sources < MBlock::kMaxSegments ? sources : MBlock::kMaxSegments) : 0;
   const std::int64_t most = g.num_m_blocks * (3 + 2 * waves) + 1;
-  std::uint32_t capacity = 8;
+  std::uint32_t capacity = 32;  // the threads of a warp look at a cell each: TaskRing::find()
   while (capacity < most) capacity *= 2;
   return capacity;
 }

@@ -289,16 +289,17 @@ class Scheduler {
   }
 
   /// Whether the call ends sooner when the up tasks of this thread's m-blocks, of `rows` rows, have one tile each; `count` have
-  /// been cut with them. Where rows are few it does if all of the call would leave half of the processors idle; and where tasks
-  /// are long, if their last round would and these are in it.
+  /// been cut with them. Where rows are few it does if all of the call would leave half of the processors idle; and where down
+  /// tasks, which then wait for them, are long, if the last round of several would and from these on there is no more than one.
   FLASHMOE_HD bool narrow_ups_are_better(const Scan& wanted, std::uint32_t count, std::uint32_t rows) const {
     if (!nothing_will_land() || rows > static_cast<std::uint32_t>(geometry().tile.narrow_rows)) return false;
     const auto tasks = static_cast<std::uint64_t>(up_tasks());
     const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
     if (knows_all_ && 2 * tasks * (num_cut_ - count + wanted.total + num_left_) <= processors) return true;
     const std::uint64_t all = tasks * num_cut_;
-    const bool in_last_round = all > processors && tasks * (count - wanted.before) <= processors;
-    return call_.plan.narrow_ends && !cutting_ && in_last_round && 2 * (all % processors) <= processors;
+    const std::uint64_t in_last_round = (all - 1) % processors + 1;
+    const bool ends = all > processors && tasks * (count - wanted.before) <= processors;
+    return call_.plan.narrow_ends && !cutting_ && ends && 2 * in_last_round <= processors;
   }
 
   /// Down tasks of the next m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.

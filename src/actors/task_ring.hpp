@@ -16,7 +16,7 @@ struct TaskBatch {
   TaskKind kind = TaskKind::exit;
   std::uint32_t index = 0;  ///< up, down: first m-block of the ring; reduce: source * wave_ring + ring slot
   std::uint32_t size = 0;   ///< up, down: m-blocks of one expert whose tasks alternate; reduce, exit: tasks
-  bool narrow = false;      ///< down: tasks of one tile
+  bool narrow = false;      ///< up, down: tasks of one tile
 };
 
 /// How the tiles of an m-block make tasks.

@@ -12,7 +12,7 @@ namespace flashmoe {
 /// Tiles that processors compute.
 struct TileShape {
   int rows = 0;          ///< token rows of an m-block
-  int up_columns = 0;    ///< columns of the intermediate a task makes (gate and up of each, when gated)
+  int up_columns = 0;    ///< columns of the intermediate an up tile has (gate and up of each, when gated)
   int down_columns = 0;  ///< columns of the result a down tile has
   /// Tiles that the engine multiplies fastest: a task has so many, or a multiple.
   int up_tiles_at_once = 1, down_tiles_at_once = 1;
@@ -67,8 +67,8 @@ struct CallPlan {
   std::int64_t max_tokens = 0;  ///< most tokens a rank brings
   int up_tiles = 1;           ///< of an up task
   int down_tiles = 1;         ///< of a down task
-  /// The last down tasks of the call are of one tile, so that processors end together. All are, whatever this says, where they
-  /// would leave half of the processors without any: see Scheduler.
+  /// The last tasks of the call are of one tile, so that processors end together. All are, whatever this says, where they would
+  /// leave half of the processors without any: see Scheduler.
   bool narrow_ends = false;
   int tickets_at_once = 1;    ///< of a claim: 2 where processors take tasks in pairs
   bool operator==(const CallPlan&) const = default;

@@ -99,6 +99,10 @@ KernelArgs RankContext::make_args() const {
   call.flush_after_idle_steps = options_.flush_after_idle_steps;
   args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
   args.decode_rows = options_.decode_rows;
+  if (engine_of(call.geometry()) == Engine::hopper) {  // narrow up tiles are decode tiles
+    int& narrow_rows = call.heap.geometry.tile.narrow_rows;
+    narrow_rows = std::min(narrow_rows, options_.decode_rows);
+  }
   args.state = state_.as<KernelState>();
   args.outcome = outcome_.get();
   return args;

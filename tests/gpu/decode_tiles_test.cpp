@@ -21,7 +21,7 @@ using cuda_backend::hopper::kDecodeRows;
 constexpr int kEvenSteps = 360;  // of k, in steps of 64
 constexpr int kOddSteps = 312;
 /// Too few for a call's tasks to be narrow; 0: enough for all of them to be.
-constexpr int kFewBlocks = 8;
+constexpr int kFewBlocks = 7;
 
 /// Two experts, each of which gets all tokens.
 Problem two_experts(DType dtype, const Form& form, bool gated, std::int64_t max_tokens, int intermediate = kEvenSteps) {

@@ -48,6 +48,25 @@ class Returned {
   std::uint64_t claims() const { return call.counters().combine_claims; }
   std::size_t combined() const { return static_cast<std::size_t>(std::count(y_.begin(), y_.end(), 0.0)) / kHidden; }
 
+  /// The call is lined, and all of its lines have come.
+  void bring_lines(int num_dispatchers) {
+    call.plan.wire_form = WireForm::lined;
+    call.roster.num_dispatchers = num_dispatchers;
+    call.epoch = call.generation = 1;
+    for (std::int64_t token = 0; token < call.num_tokens; ++token) {
+      auto* line = call.heap_at<Line>(call.heap.lined_result(call.epoch, token, 0));
+      for (int i = 0; i < call.heap.segment_lines; ++i) line[i].tag = line_tag(call.generation, call.epoch);
+    }
+  }
+  void forget() { std::fill(y_.begin(), y_.end(), -1.0); }
+  std::vector<std::int64_t> tokens_combined() const {
+    std::vector<std::int64_t> tokens;
+    for (std::size_t at = 0; at < y_.size(); at += kHidden) {
+      if (y_[at] == 0.0) tokens.push_back(static_cast<std::int64_t>(at) / kHidden);
+    }
+    return tokens;
+  }
+
   Call call;
 
  private:
@@ -85,30 +104,29 @@ TEST(Combiner, leaves_no_part_that_a_later_wave_waits_for) {
   EXPECT_EQ(rank.call.counters().combined[0], 4u);
 }
 
-/// Which route's lines a combiner waits for; -1: none, it has finished.
-std::int64_t awaited(const Returned& rank, Combiner<SoloGroup> combiner) {
-  if (rank.run(combiner) == Step::finished) return -1;
-  EXPECT_EQ(combiner.wait().signal, SignalKind::result_lines);
-  return static_cast<std::int64_t>(combiner.wait().expected);
+/// Tokens of a lined call, of one part each, that a combiner sums when all lines have come.
+std::vector<std::int64_t> summed(Returned& rank, Combiner<SoloGroup> combiner) {
+  rank.forget();
+  EXPECT_EQ(rank.run(combiner), Step::finished);
+  return rank.tokens_combined();
 }
 
 TEST(Combiner, of_a_lined_call_helpers_have_the_last_parts_one_each) {
+  using Tokens = std::vector<std::int64_t>;
   Returned rank(6, 3);
-  rank.call.plan.wire_form = WireForm::lined;
-  rank.call.roster.num_dispatchers = 2;
-  rank.call.epoch = rank.call.generation = 1;  // no line has its tag
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(awaited(rank, Combiner<SoloGroup>(rank.call, i)), i);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(awaited(rank, Combiner<SoloGroup>::helper(rank.call, i)), 3 + i);
+  rank.bring_lines(2);
+  EXPECT_EQ(summed(rank, Combiner<SoloGroup>(rank.call, 0)), (Tokens{0, 2}));
+  EXPECT_EQ(summed(rank, Combiner<SoloGroup>(rank.call, 1)), (Tokens{1}));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(summed(rank, Combiner<SoloGroup>::helper(rank.call, i)), (Tokens{3 + i}));
 }
 
 TEST(Combiner, of_a_lined_call_each_combiner_beside_a_dispatcher_has_a_part_before_helpers_have) {
+  using Tokens = std::vector<std::int64_t>;
   Returned rank(3, 100);
-  rank.call.plan.wire_form = WireForm::lined;
-  rank.call.roster.num_dispatchers = 2;
-  rank.call.epoch = rank.call.generation = 1;
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(awaited(rank, Combiner<SoloGroup>(rank.call, i)), i);
-  EXPECT_EQ(awaited(rank, Combiner<SoloGroup>::helper(rank.call, 0)), 2);
-  EXPECT_EQ(awaited(rank, Combiner<SoloGroup>::helper(rank.call, 1)), -1);
+  rank.bring_lines(2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(summed(rank, Combiner<SoloGroup>(rank.call, i)), (Tokens{i}));
+  EXPECT_EQ(summed(rank, Combiner<SoloGroup>::helper(rank.call, 0)), (Tokens{2}));
+  EXPECT_EQ(summed(rank, Combiner<SoloGroup>::helper(rank.call, 1)), (Tokens{}));
 }
 
 }  // namespace

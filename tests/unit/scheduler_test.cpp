@@ -8,6 +8,7 @@
 
 #include "actors/call.hpp"
 #include "actors/group.hpp"
+#include "support/lanes.hpp"
 
 namespace flashmoe {
 namespace {
@@ -59,6 +60,19 @@ class Landed {
           taken.push_back(task);
           ticket_ = call.task_ring().claim();
         }
+      }
+    }
+    return taken;
+  }
+
+  /// All tasks published so far.
+  std::vector<Task> published() {
+    std::vector<Task> taken;
+    Task task;
+    for (int look = 0; look < 200; ++look) {
+      while (call.task_ring().find(ticket_, cursor_, task)) {
+        taken.push_back(task);
+        ticket_ = call.task_ring().claim();
       }
     }
     return taken;
@@ -224,16 +238,69 @@ TEST(Scheduler, all_up_tasks_of_a_call_are_narrow_where_half_of_the_processors_w
 }
 
 TEST(Scheduler, up_tasks_of_many_rows_stay_wide) {
-  Landed rank({4, 3}, 9);
+  Landed rank({3, 4}, 9);
+  rank.call.plan.wire_form = WireForm::lined;
   rank.call.heap.geometry.tile.narrow_rows = 3;
-  EXPECT_EQ(tiles_of_ups(rank, 100), (std::vector<int>{2, 1, 1}));
+  EXPECT_EQ(tiles_of_ups(rank, 100), (std::vector<int>{1, 1, 2}));
 }
 
 TEST(Scheduler, the_last_up_tasks_are_narrow_where_the_last_round_would_leave_half_of_the_processors_idle) {
   Landed six({4, 4, 4, 4, 4, 4}, 9);  // two tasks of four processors are left
   EXPECT_EQ(tiles_of_ups(six, 4, true), (std::vector<int>{2, 2, 2, 2, 2, 1, 1}));
-  Landed seven({4, 4, 4, 4, 4, 4, 4}, 9);
-  EXPECT_EQ(tiles_of_ups(seven, 4, true), (std::vector<int>{2, 2, 2, 2, 2, 2, 2}));
+  Landed short_tasks({4, 4, 4, 4, 4, 4}, 9);
+  EXPECT_EQ(tiles_of_ups(short_tasks, 4), (std::vector<int>{2, 2, 2, 2, 2, 2}));
+  for (const std::size_t full : {7u, 8u}) {  // three of four are left, and four
+    Landed rank(std::vector<std::uint32_t>(full, 4), 9);
+    EXPECT_EQ(tiles_of_ups(rank, 4, true), std::vector<int>(full, 2));
+  }
+  Landed one_round({4, 4, 4}, 9);
+  EXPECT_EQ(tiles_of_ups(one_round, 4, true), (std::vector<int>{2, 2, 2}));
+}
+
+/// Experts of the m-blocks that a scheduler of eight threads cuts, in their order, and how many up tasks it publishes.
+struct CutByLanes {
+  std::vector<std::uint32_t> experts;
+  int up_tasks = 0;
+};
+CutByLanes cut_by_lanes(Landed& rank, std::size_t num_blocks) {
+  using Eight = test::Lanes<8>;
+  Eight lanes;
+  lanes.run([&](const Eight::Group& group) {
+    Scheduler<Eight::Group> scheduler(rank.call);
+    for (int step = 0; step < 100 && scheduler.step(group) != Step::finished; ++step) {
+    }
+  });
+  CutByLanes cut;
+  for (std::size_t index = 0; index < num_blocks; ++index) {
+    cut.experts.push_back(rank.call.m_block(static_cast<std::uint32_t>(index)).local_expert);
+  }
+  for (const Task& task : rank.published()) cut.up_tasks += task.kind == TaskKind::up ? 1 : 0;
+  return cut;
+}
+
+TEST(Scheduler, threads_of_a_group_have_the_next_experts_with_rows) {
+  for (const WireForm form : {WireForm::counted, WireForm::lined}) {
+    std::vector<std::uint32_t> rows(90, 0);
+    std::vector<std::uint32_t> wanted;
+    for (std::size_t expert = 0; expert < rows.size(); ++expert) {
+      rows[expert] = expert < 12 ? 5 : expert % 7 == 0 ? 1 : expert == 89 ? 9 : 0;
+      wanted.insert(wanted.end(), (rows[expert] + 3) / 4, static_cast<std::uint32_t>(expert));
+    }
+    Landed rank(rows, 100);
+    rank.call.plan.wire_form = form;
+    rank.call.roster.num_processors = 50;  // so many that nothing is enough
+    EXPECT_EQ(cut_by_lanes(rank, wanted.size()).experts, wanted);
+  }
+}
+
+TEST(Scheduler, a_group_knows_of_up_tasks_that_later_rounds_will_cut) {
+  for (const int processors : {40, 39}) {
+    Landed rank(std::vector<std::uint32_t>(20, 2), 30);  // three rounds of eight threads, within one look
+    rank.call.plan.wire_form = WireForm::lined;
+    rank.call.plan.up_tiles = 2;
+    rank.call.roster.num_processors = processors;
+    EXPECT_EQ(cut_by_lanes(rank, 20).up_tasks, processors == 40 ? 40 : 20);
+  }
 }
 
 TEST(Scheduler, experts_without_rows_are_passed_over) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "actors/group.hpp"
+#include "support/lanes.hpp"
 
 namespace flashmoe {
 namespace {
@@ -52,25 +54,73 @@ void expect_task(const Task& task, const Task& wanted) {
   EXPECT_EQ(task.tile, wanted.tile);
 }
 
+/// What a group of four threads finds in one look, all of which must agree.
+struct LookOfFour {
+  bool found = false;
+  TaskCursor cursor;
+  Task task;
+};
+LookOfFour look_of_four(const TaskRing& ring, std::uint32_t ticket, const TaskCursor& cursor) {
+  using Four = test::Lanes<4>;
+  std::array<LookOfFour, 4> looks;
+  Four lanes;
+  lanes.run([&](const Four::Group& group) {
+    LookOfFour& look = looks[static_cast<std::size_t>(group.index())];
+    look.cursor = cursor;
+    look.found = ring.find(group, ticket, look.cursor, look.task);
+  });
+  for (const LookOfFour& look : looks) {
+    EXPECT_EQ(look.found, looks[0].found);
+    EXPECT_EQ(look.cursor.batch, looks[0].cursor.batch);
+    EXPECT_EQ(look.cursor.ticket, looks[0].cursor.ticket);
+    if (look.found) expect_task(look.task, looks[0].task);
+  }
+  return looks[0];
+}
+
 TEST(TaskRing, a_group_finds_what_one_thread_finds) {
-  Ring ring(16);
-  for (std::uint32_t size = 1; size < 6; ++size) ring.publish({.kind = TaskKind::reduce, .index = size, .size = size});
+  constexpr std::uint32_t kLaps = 9;
+  Ring ring(8, 0xfffffff0);  // tickets wrap
   TaskCursor one = ring.view.first();
   TaskCursor all = one;
-  for (std::uint32_t ticket = 0; ticket < 15; ++ticket) {
-    Task wanted;
-    Task task;
-    for (int looks = 0; looks < 9 && !ring.view.find(ticket, one, wanted); ++looks) {
+  std::uint32_t ticket = 0xfffffff0;
+  for (std::uint32_t lap = 0; lap < kLaps; ++lap) {  // cells of the lap before are left over
+    std::uint32_t tickets = 0;
+    for (std::uint32_t batch = 0; batch < 7; ++batch) {
+      const std::uint32_t size = (lap + batch) % 3 + 1;
+      ring.publish({.kind = TaskKind::reduce, .index = batch, .size = size});
+      tickets += size;
     }
-    bool found = false;
-    for (int looks = 0; looks < 9 && !found; ++looks) found = ring.view.find(SoloGroup{}, ticket, all, task);
-    ASSERT_TRUE(found) << ticket;
-    expect_task(task, wanted);
-    EXPECT_EQ(all.batch, one.batch);
-    EXPECT_EQ(all.ticket, one.ticket);
+    for (; tickets > 0; --tickets, ++ticket) {
+      Task wanted;
+      LookOfFour look;
+      look.cursor = all;
+      for (int looks = 0; looks < 9 && !ring.view.find(ticket, one, wanted); ++looks) {
+      }
+      for (int looks = 0; looks < 9 && !look.found; ++looks) look = look_of_four(ring.view, ticket, look.cursor);
+      ASSERT_TRUE(look.found) << ticket;
+      expect_task(look.task, wanted);
+      if (tickets % 4 == 0) all = look.cursor;  // else the next look has further to go
+    }
+    EXPECT_FALSE(look_of_four(ring.view, ticket, all).found);
   }
-  Task task;
-  EXPECT_FALSE(ring.view.find(SoloGroup{}, 15, all, task));
+}
+
+TEST(TaskRing, a_group_does_not_pass_a_batch_that_is_not_there_yet) {
+  Ring ring(16);
+  for (std::uint32_t batch = 0; batch < 6; ++batch) ring.publish({.kind = TaskKind::reduce, .index = batch, .size = 2});
+  const std::uint64_t second = ring.cells[1];
+  ring.cells[1] = 0;  // its successors have come before it
+  const LookOfFour far = look_of_four(ring.view, 11, ring.view.first());
+  EXPECT_FALSE(far.found);
+  EXPECT_EQ(far.cursor.batch, 1u);
+  EXPECT_EQ(far.cursor.ticket, 0u);
+  EXPECT_TRUE(look_of_four(ring.view, 6, ring.view.first()).found) << "the fourth batch, which is there";
+  ring.cells[1] = second;
+  LookOfFour look = far;
+  for (int looks = 0; looks < 3 && !look.found; ++looks) look = look_of_four(ring.view, 11, look.cursor);
+  EXPECT_TRUE(look.found);
+  EXPECT_EQ(look.task.wave_slot, 5);
 }
 
 TEST(TaskRing, tasks_of_a_batch_alternate_between_its_m_blocks_and_go_round_the_ring_of_places) {
