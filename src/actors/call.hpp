@@ -113,6 +113,9 @@ struct Call {
 
   // Typed views of the local scratch. `wave_slot` is source * wave_ring + ring slot.
   FLASHMOE_HD int wave_slot(int source, int ring_slot) const { return source * geometry().wave_ring + ring_slot; }
+  FLASHMOE_HD int num_wave_slots() const { return geometry().num_ranks * geometry().wave_ring; }
+  /// From one wave slot that may have rows to the next: a lined wave lies in its source's first.
+  FLASHMOE_HD int slots_apart() const { return lined() ? geometry().wave_ring : 1; }
   FLASHMOE_HD EpochState& epoch_state() const { return *at<EpochState>(local_layout.epoch_state); }
   FLASHMOE_HD EpochCounters& counters() const { return *at<EpochCounters>(local_layout.counters); }
   FLASHMOE_HD TaskRingState& task_ring_state() const { return *at<TaskRingState>(local_layout.task_ring); }

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "actors/call.hpp"
+#include "actors/pending_rows.hpp"
 #include "actors/signal.hpp"
 #include "actors/step.hpp"
 
@@ -118,46 +119,6 @@ class Scheduler {
     rehearsing_ = false;
   }
 
-  FLASHMOE_HD int num_wave_slots() const { return geometry().num_ranks * geometry().wave_ring; }
-  /// From one wave slot that may have rows to the next: a lined wave lies in its source's first.
-  FLASHMOE_HD int slots_apart() const { return call_.lined() ? geometry().wave_ring : 1; }
-
-  /// Landed rows in no m-block of `kExperts` experts, a group's size apart from `expert` on, if there are m-blocks to be cut of
-  /// them.
-  template <int kExperts>
-  FLASHMOE_HD void read_pending(const Group& group, int expert, std::uint32_t (&pending)[kExperts]) const {
-    constexpr int kSlots = 4 / kExperts;  // side by side, with two loads each
-    const int num_slots = num_wave_slots();
-    const int apart = slots_apart();
-    const int last = geometry().num_local_experts - 1;
-    for (int i = 0; i < kExperts; ++i) pending[i] = 0;
-    for (int base = 0; base < num_slots; base += kSlots * apart) {
-      std::uint32_t landed[kSlots][kExperts];
-      std::uint32_t taken[kSlots][kExperts];
-      FLASHMOE_UNROLL
-      for (int s = 0; s < kSlots; ++s) {
-        const int slot = base + s * apart < num_slots ? base + s * apart : base;
-        FLASHMOE_UNROLL
-        for (int i = 0; i < kExperts; ++i) {
-          const int wanted = expert + i * group.size();
-          const int at = wanted < last ? wanted : last;
-          landed[s][i] = peek(&call_.landed(slot)[at]);
-          taken[s][i] = call_.taken(slot)[at];
-        }
-      }
-      FLASHMOE_UNROLL
-      for (int s = 0; s < kSlots; ++s) {
-        FLASHMOE_UNROLL
-        for (int i = 0; i < kExperts; ++i) {
-          const bool counts = base + s * apart < num_slots && expert + i * group.size() <= last;
-          pending[i] += counts ? landed[s][i] - taken[s][i] : 0;
-        }
-      }
-    }
-    FLASHMOE_UNROLL
-    for (int i = 0; i < kExperts; ++i) pending[i] = has_blocks(pending[i]) ? pending[i] : 0;
-  }
-
   /// Gives each thread the next expert that has m-blocks to be cut, from first_expert_ on, as far as there are such.
   FLASHMOE_HD void look(const Group& group) {
     looked_ = true;
@@ -183,7 +144,9 @@ class Scheduler {
   FLASHMOE_HD void look_at(const Group& group, std::uint32_t& count) {
     const auto index = static_cast<std::uint32_t>(group.index());
     std::uint32_t pending[kExperts];
-    read_pending<kExperts>(group, next_expert_ + group.index(), pending);
+    read_pending(group, call_, next_expert_ + group.index(), pending);
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kExperts; ++i) pending[i] = has_blocks(pending[i]) ? pending[i] : 0;
     const Pick mine = group.pick(pending, index - count);
     if (index >= count && mine.position >= 0) {
       my_expert_ = next_expert_ + mine.position;
@@ -379,7 +342,7 @@ class Scheduler {
       room = room_of_next();
     };
     int slot = call_.rank * geometry().wave_ring;
-    for (int order = 0; order < num_wave_slots() && (cut < count || rehearsing_); order += slots_apart()) {
+    for (int order = 0; order < call_.num_wave_slots() && (cut < count || rehearsing_); order += call_.slots_apart()) {
       const LandedRows landed = landed_rows(slot, expert);
       if (landed.count > 0) {
         std::uint32_t available = landed.count;
@@ -395,8 +358,8 @@ class Scheduler {
         }
         call_.taken(slot)[expert] = landed.taken + landed.count - available;
       }
-      slot += slots_apart();
-      if (slot == num_wave_slots()) slot = 0;
+      slot += call_.slots_apart();
+      if (slot == call_.num_wave_slots()) slot = 0;
     }
     if (rows > 0) close();
     my_pending_ = my_pending_ > taken_rows ? my_pending_ - taken_rows : 0;
