@@ -65,13 +65,19 @@ struct Call {
     return rest < geometry().wave_tokens ? rest : geometry().wave_tokens;
   }
 
-  /// Whether the routes of this rank's own tokens are listed at once, from the ids, because they are few. In counted form
-  /// only where no other rank wants a list of them: then no planners confer. (Lined lists are made from the ids anyway; there it
-  /// says that an engine with threads to spare may do it for the subscriber.)
-  FLASHMOE_HD bool lists_at_once() const {
-    const bool alone = geometry().num_ranks == 1 && !pre_reduced() && num_tokens <= geometry().wave_tokens;
-    return num_tokens > 0 && num_tokens * geometry().top_k <= roster.listed_routes && (lined() || alone);
+  /// Whether a rank with `tokens` tokens sends its ids, from which every receiver, itself among them, makes the list that it
+  /// would have sent; else its planners make them. They are few, or the call is lined.
+  FLASHMOE_HD bool listed_from_ids(std::int64_t tokens) const { return lined() || listed_at_once(tokens); }
+  /// Whether there are so few that an engine with threads to spare may make a list of them in the place of the subscriber.
+  FLASHMOE_HD bool listed_at_once(std::int64_t tokens) const {
+    return tokens > 0 && tokens <= geometry().listed_tokens && !pre_reduced();
   }
+  /// Where ids come to lie in the heaps of their receivers: in lined form of this epoch, else in the list's place of the source's
+  /// wave of this sequence number.
+  FLASHMOE_HD std::size_t id_lines(int source, std::uint64_t sequence) const {
+    return lined() ? heap.lined_ids(source, epoch) : heap.list(source, ring_slot(sequence));
+  }
+  FLASHMOE_HD std::uint64_t id_tag(std::uint64_t sequence) const { return line_tag(generation, lined() ? epoch : sequence); }
 
   FLASHMOE_HD const std::int32_t* wave_ids(std::int64_t wave) const {  // [wave_size][top_k]
     return topk_ids + wave_begin(wave) * geometry().top_k;
@@ -108,7 +114,9 @@ struct Call {
 
   /// Where in its source's ring the wave of this sequence number lies (counted form).
   FLASHMOE_HD int ring_slot(std::uint64_t sequence) const {
-    return static_cast<int>(sequence % static_cast<std::uint64_t>(geometry().wave_ring));
+    const auto ring = static_cast<std::uint64_t>(geometry().wave_ring);
+    const bool power_of_two = (ring & (ring - 1)) == 0;  // as it is by default: a GPU takes long to divide 64 bits
+    return static_cast<int>(power_of_two ? sequence & (ring - 1) : sequence % ring);
   }
 
   // Typed views of the local scratch. `wave_slot` is source * wave_ring + ring slot.
@@ -202,12 +210,13 @@ struct Call {
   FLASHMOE_HD std::uint64_t* header_words(int source) const {  // [kHeaderWords]
     return at<std::uint64_t>(local_layout.header_words) + std::int64_t{source} * kHeaderWords;
   }
-  FLASHMOE_HD std::uint32_t* lined_slots(int subscriber) const {  // [lined_tokens], its scratch
-    return at<std::uint32_t>(local_layout.lined_slots) + std::int64_t{subscriber} * geometry().lined_tokens;
+  FLASHMOE_HD std::uint32_t* token_slots(int subscriber) const {  // [id_tokens], its scratch
+    return at<std::uint32_t>(local_layout.token_slots) + std::int64_t{subscriber} * geometry().id_tokens();
   }
-  FLASHMOE_HD std::uint64_t* lined_ids(int source) const {
-    return at<std::uint64_t>(local_layout.lined_ids) +
-           source * lined_id_words(geometry(), geometry().lined_tokens, geometry().list_weights);
+  /// A source's ids, and weights behind them, as they came; of the rank itself: as it sends them.
+  FLASHMOE_HD std::uint64_t* source_ids(int source) const {
+    return at<std::uint64_t>(local_layout.source_ids) +
+           source * id_words(geometry(), geometry().id_tokens(), geometry().list_weights);
   }
   /// One more than the slots of the source's wave, once they are known.
   FLASHMOE_HD std::uint64_t* lined_ready(int source) const {

@@ -34,31 +34,6 @@ class ChunkPlanner {
     return valid;
   }
 
-  /// Adds to the result targets the cells that every rank will return for each token block of the chunk.
-  FLASHMOE_HD void raise_result_targets(const Group& group) const {
-    const Geometry& g = geometry();
-    const std::int32_t* ids = call_.wave_ids(wave_);
-    const auto chunk_end = static_cast<std::int32_t>(chunk_.end);
-    std::int32_t end = 0;
-    FLASHMOE_ROLLED
-    for (auto begin = static_cast<std::int32_t>(chunk_.begin); begin < chunk_end; begin = end) {
-      const std::int32_t block = begin / g.token_block;
-      std::uint64_t* targets = call_.result_targets(ring_slot_, block);
-      end = (block + 1) * g.token_block < chunk_end ? (block + 1) * g.token_block : chunk_end;
-      FLASHMOE_ROLLED
-      for (int peer = 0; peer < g.num_ranks; ++peer) {
-        std::uint32_t cells = 0;
-        FLASHMOE_ROLLED
-        for (std::int64_t token = begin + group.index(); token < end; token += group.size()) {
-          const std::uint32_t routes = routes_to(g, ids + token * g.top_k, peer);
-          cells += call_.pre_reduced() ? (routes > 0 ? 1u : 0u) : routes;
-        }
-        const std::uint32_t total = group.sum(cells);
-        if (group.leader() && total > 0) tally(&targets[peer], std::uint64_t{total});  // chunks may share the block
-      }
-    }
-  }
-
   /// With all chunks counted: where this one's routes lie in every image. One planner an image writes its head, too.
   FLASHMOE_HD void place(const Group& group) const {
     const Geometry& g = geometry();

@@ -3,14 +3,15 @@
 //
 // A rank runs `roster.num_dispatchers` of them. In counted form the first few plan each wave together
 // (count | place), and all push their share of it (rows once it is counted, lists once it is placed, signals); no wave is
-// planned before the one before it is pushed. A rank that lists its own routes at once (Call::lists_at_once) has nothing to
-// plan or push. Lined form: lined_dispatcher.hpp.
+// planned before the one before it is pushed. Of few tokens (Call::listed_from_ids) they send ids in place of lists, and none
+// waits for another. Lined form: lined_dispatcher.hpp.
 #pragma once
 
 #include <cstdint>
 
 #include "actors/call.hpp"
 #include "actors/chunk_planner.hpp"
+#include "actors/id_lines.hpp"
 #include "actors/lined_dispatcher.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
@@ -30,6 +31,7 @@ class Dispatcher {
       case Phase::gate: return pass_gate(group);
       case Phase::count: return count(group);
       case Phase::place: return place(group);
+      case Phase::send_ids: return send_ids(group);
       case Phase::await_counts: return await_counts(group);
       case Phase::push_rows: return push_rows(group);
       case Phase::signal_rows: return signal_rows(group);
@@ -47,14 +49,14 @@ class Dispatcher {
 
   /// Whether its rows of the first wave are on their way, or there are none.
   FLASHMOE_HD bool has_pushed() const {
-    return phase_ == Phase::lined ? lined_.has_pushed() : wave_ > 0 || phase_ == Phase::done;
+    return phase_ == Phase::lined ? lined_.has_pushed() : wave_ > 0 || phase_ == Phase::check_ids || phase_ == Phase::done;
   }
 
  private:
   enum class Phase : std::uint8_t {
     announce,
-    gate, count, place, await_counts, push_rows, signal_rows, await_plan, send_lists, end_wave,  // counted
-    check_ids,                                                                                   // counted, alone
+    gate, count, place, send_ids, await_counts, push_rows, signal_rows, await_plan, send_lists, end_wave,  // counted
+    check_ids,  // listed from ids
     lined,
     done,
   };
@@ -85,16 +87,29 @@ class Dispatcher {
       phase_ = Phase::lined;
     } else {
       sequence_ = call_.epoch_state().wave_sequence[call_.rank];
+      sends_ids_ = call_.listed_from_ids(call_.num_tokens);
       enter_wave();
-      if (call_.lists_at_once()) phase_ = Phase::check_ids;
+      if (sends_ids_) skip_what_others_do(group);
     }
     return Step::advanced;
+  }
+
+  /// Of a call listed from ids a rank that is alone has nothing to send, and other warps may have sent all: see
+  /// cuda/hopper/early_push.cuh.
+  FLASHMOE_HD void skip_what_others_do(const Group& group) {
+    tokens_ = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
+    if (num_peers() == 0) {
+      phase_ = Phase::check_ids;
+    } else if constexpr (kShares) {
+      if (group.pushed_early()) phase_ = Phase::check_ids;
+    }
   }
 
   /// To the gate of wave_, whose sequence is known.
   FLASHMOE_HD void enter_wave() {
     ring_slot_ = call_.ring_slot(sequence_);
-    planners_joined_ = static_cast<std::uint64_t>(call_.num_planners()) * (wave_number() / ring() + 1);
+    const auto uses_before = static_cast<std::uint32_t>(wave_) / static_cast<std::uint32_t>(ring());  // of the slot
+    planners_joined_ = static_cast<std::uint64_t>(call_.num_planners()) * (uses_before + 1);
     phase_ = Phase::gate;
   }
 
@@ -107,19 +122,21 @@ class Dispatcher {
       phase_ = Phase::done;
       return Step::finished;
     }
-    cut_ = cut_wave(call_.wave_size(wave_), call_.num_planners());
-    if (index_ >= call_.num_planners()) return prepare_push(group, Phase::await_counts);
-    const std::uint64_t retired_before = sequence_ / ring();
+    if (!sends_ids_) {
+      cut_ = cut_wave(call_.wave_size(wave_), call_.num_planners());
+      if (index_ >= call_.num_planners()) return prepare_push(group, Phase::await_counts);
+    }
     FLASHMOE_ROLLED
     for (int base = 0; base < geometry().num_ranks; base += group.size()) {
       const int peer = base + group.index();
-      const std::uint64_t seen =
-          peer < geometry().num_ranks
-              ? observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, ring_slot_)))
-              : retired_before;
-      if (group.any(seen < retired_before)) {
-        return waiting(SignalKind::consumed, group.first(seen < retired_before, peer), retired_before,
-                       group.first(seen < retired_before, seen));
+      std::uint64_t seen = 0;
+      bool retired = true;
+      if (peer < geometry().num_ranks) {
+        seen = observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, ring_slot_)));
+        retired = (seen + 1) * ring() > sequence_;  // sequence_ / ring() waves before this one, but a GPU divides late
+      }
+      if (group.any(!retired)) {
+        return waiting(SignalKind::consumed, group.first(!retired, peer), sequence_ / ring(), group.first(!retired, seen));
       }
     }
     if (wave_ > 0) {
@@ -133,7 +150,7 @@ class Dispatcher {
       if (pushed < pushed_before) return waiting(SignalKind::pushed, call_.rank, pushed_before, pushed);
     }
     group.sync();
-    phase_ = Phase::count;
+    phase_ = sends_ids_ ? Phase::send_ids : Phase::count;
     return Step::advanced;
   }
 
@@ -177,11 +194,20 @@ class Dispatcher {
     peer_offset_ = 1;
     rows_ = {0, 0};
     part_ = index_;
-    looks_for_plan_ = true;
+    sends_lists_ = sends_ids_;
+    looks_for_plan_ = !sends_ids_;
     phase_ = next;
     return Step::advanced;
   }
   static constexpr std::int64_t kMostFetched = 64 * 1024;
+
+  /// In place of a plan.
+  FLASHMOE_HD Step send_ids(const Group& group) {
+    const std::int64_t wrong = find_wrong_id(group, geometry(), call_.topk_ids, tokens_);
+    if (wrong >= 0) return fail_wrong_id(wrong);
+    flashmoe::send_ids(group, fabric_, call_, index_, sequence_);
+    return prepare_push(group, Phase::push_rows);
+  }
 
   /// With all chunks counted, slots are known: planners have passed the gate, and rows need not wait for the lists.
   FLASHMOE_HD Step await_counts(const Group& group) {
@@ -227,12 +253,14 @@ class Dispatcher {
     const auto token = static_cast<std::int32_t>(next_token_) + group.index();
     const bool exists = token < tokens_.end;
     // Counted from the chunk's first. Where the token does not go it means nothing, but comes together with the ids.
-    const std::uint32_t slot = exists ? call_.slot_map(token)[peer] : 0;
+    const std::uint32_t slot = exists && !sends_ids_ ? call_.slot_map(token)[peer] : 0;
     const bool goes = exists && goes_to(g, call_.wave_ids(wave_) + std::int64_t{token} * g.top_k, peer);
     const Scan scan = group.number(goes);
     looked_up_ = {scan.total, goes, scan.before, 0};
     if (scan.total == 0) return;
-    if (rows_.count == 0) {
+    if (rows_.count == 0 && sends_ids_) {
+      rows_.first = count_tokens_to(group, g, call_.topk_ids, tokens_.begin, peer);
+    } else if (rows_.count == 0) {
       const std::int32_t first = group.first(goes && scan.before == 0, token);
       const int chunk = cut_.chunk_of(static_cast<std::uint32_t>(first));
       rows_.first =
@@ -324,27 +352,21 @@ class Dispatcher {
   }
 
   FLASHMOE_HD Step end_wave(const Group& group) {
-    if (index_ < call_.num_planners()) {  // whoever reads the targets or counts the next wave waits for `pushed`
-      planner().raise_result_targets(group);
-      planner().clear_set(group);
-    }
+    raise_result_targets(group, call_, wave_, ring_slot_, tokens_);  // whoever reads them or counts the next wave waits for `pushed`
+    if (!sends_ids_ && index_ < call_.num_planners()) planner().clear_set(group);
     group.sync();
     if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});
     ++wave_;
     ++sequence_;
-    sends_lists_ = false;
     enter_wave();
     return Step::advanced;
   }
 
-  /// In place of all that where the rank lists its routes at once (Call::lists_at_once()): its only wave needs no plan, and
-  /// nothing is pushed.
+  /// All that is left of the only wave of such a call.
   FLASHMOE_HD Step check_ids(const Group& group) {
-    const std::int64_t wrong = find_wrong_id(group, geometry(), call_.topk_ids,
-                                             share_of(call_.num_tokens, call_.roster.num_dispatchers, index_));
+    const std::int64_t wrong = find_wrong_id(group, geometry(), call_.topk_ids, tokens_);
     if (wrong >= 0) return fail_wrong_id(wrong);
-    cut_ = cut_wave(call_.num_tokens, call_.num_planners());
-    if (index_ < call_.num_planners()) planner().raise_result_targets(group);
+    raise_result_targets(group, call_, 0, ring_slot_, tokens_);
     group.sync();
     if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});
     ++wave_;
@@ -365,6 +387,7 @@ class Dispatcher {
   std::int64_t wave_ = 0;
   std::uint64_t sequence_ = 0;         ///< of the wave (counted)
   int ring_slot_ = 0;                  ///< where it lies
+  bool sends_ids_ = false;             ///< in place of lists; there is one wave at most
   std::uint64_t planners_joined_ = 0;  ///< what the planners' counters of the slot read when all have joined for it
   WaveCut cut_;                        ///< of the wave
   int part_ = 0;                       ///< of the lists: the next to send here

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "actors/call.hpp"
+#include "actors/id_lines.hpp"
 #include "actors/line_io.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
@@ -38,49 +38,20 @@ class LinedDispatcher {
 
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
 
-  /// This dispatcher's share of the ids (and weights), packed two a word, to every rank.
   FLASHMOE_HD Step send_ids(const Group& group) {
-    const Geometry& g = geometry();
-    const TokenRange tokens = share_of(call_.num_tokens, call_.roster.num_dispatchers, index_);
-    const std::int64_t wrong = find_wrong_id(group, g, call_.topk_ids, tokens);
+    const std::int64_t wrong = find_wrong_id(group, geometry(), call_.topk_ids,
+                                             share_of(call_.num_tokens, call_.roster.num_dispatchers, index_));
     if (wrong >= 0) {
       wait_ = wrong_id(call_, wrong);
       return Step::failed;
     }
-    if (g.num_ranks == 1) {
+    if (geometry().num_ranks == 1) {
       phase_ = Phase::done;
       return Step::finished;
     }
-    const std::int64_t routes = call_.num_tokens * g.top_k;
-    const std::int64_t id_words = lined_id_words(g, call_.num_tokens, false);
-    const std::int64_t words = lined_id_words(g, call_.num_tokens, call_.plan.list_weights);
-    const TokenRange lines = share_of(num_lines(words), call_.roster.num_dispatchers, index_);
-    const std::int64_t end = lines.end * Line::kDataWords < words ? lines.end * Line::kDataWords : words;
-    std::uint64_t* packed = call_.lined_ids(call_.rank);
-    for (std::int64_t word = lines.begin * Line::kDataWords + group.index(); word < end; word += group.size()) {
-      packed[word] = word < id_words ? pack_pair(call_.topk_ids, 2 * word, routes)
-                                     : pack_pair(call_.topk_weights, 2 * (word - id_words), routes);
-    }
-    group.sync();
-    for (int offset = 1; offset < g.num_ranks; ++offset) {
-      put_share(group, fabric_, call_.peer_at(offset), call_.heap.lined_ids(call_.rank, call_.epoch),
-                {.words = packed,
-                 .num_words = words,
-                 .tag = line_tag(call_.generation, call_.epoch),
-                 .lines = lines});
-    }
+    flashmoe::send_ids(group, fabric_, call_, index_, 0);
     begin_lined_rows(group);
     return Step::advanced;
-  }
-
-  template <class T>
-  FLASHMOE_HD static std::uint64_t pack_pair(const T* values, std::int64_t first, std::int64_t count) {
-    static_assert(sizeof(T) == 4);
-    std::uint32_t low = 0;
-    std::uint32_t high = 0;
-    memcpy(&low, values + first, 4);
-    if (first + 1 < count) memcpy(&high, values + first + 1, 4);
-    return low | (std::uint64_t{high} << 32);
   }
 
   /// Next slot on every rank, counted over the tokens before that of this dispatcher's first part.
@@ -91,12 +62,7 @@ class LinedDispatcher {
     const std::int64_t first_token = rows_.begin / parts_;
     for (int offset = 1; offset < g.num_ranks; ++offset) {
       const int destination = call_.peer_at(offset);
-      std::uint32_t slots = 0;
-      for (std::int64_t base = 0; base < first_token; base += group.size()) {
-        const std::int64_t token = base + group.index();
-        const bool goes = token < first_token && goes_to(g, call_.topk_ids + token * g.top_k, destination);
-        slots += group.number(goes).total;
-      }
+      const std::uint32_t slots = count_tokens_to(group, g, call_.topk_ids, first_token, destination);
       if (group.leader()) {
         call_.pushed_rows(index_)[destination] = {slots, 0};
         call_.lined_cursors(index_)[destination] = static_cast<std::uint32_t>(index_);

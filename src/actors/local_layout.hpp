@@ -19,7 +19,6 @@ struct Roster {
   int num_processors = 1;
   int num_subscribers = 1;  ///< at most one a source
   int num_helpers = 0;      ///< combiners that join when a call's tiles run out, faster than those beside dispatchers
-  int listed_routes = 0;    ///< most routes of own tokens that are listed at once, see Call::lists_at_once()
   bool operator==(const Roster&) const = default;
 
   /// A GPU's service warps in order: subscribers, the scheduler, dispatchers.
@@ -140,8 +139,8 @@ struct LocalLayout {
   std::size_t expert_counts = 0;     // [num_subscribers][num_local_experts] u32
   std::size_t slot_routes = 0;       // [num_ranks][wave_ring][slot_tokens][top_k] u32, pre_reduced only
   std::size_t header_words = 0;      // [num_ranks][kHeaderWords] u64
-  std::size_t lined_slots = 0;       // [num_subscribers][lined_tokens] u32
-  std::size_t lined_ids = 0;         // [num_ranks][id_words] u64
+  std::size_t token_slots = 0;       // [num_subscribers][id_tokens] u32
+  std::size_t source_ids = 0;        // [num_ranks][words of id_tokens] u64
   std::size_t lined_ready = 0;       // [num_ranks] u64
   std::size_t lined_arrivals = 0;    // [num_ranks][lined slot blocks] u64
   std::size_t lined_cursors = 0;     // [num_dispatchers][num_ranks] u32
@@ -154,7 +153,8 @@ struct LocalLayout {
 /// Words of an epoch header: epoch, layer id, plan hash, num_tokens, num_waves, generation.
 inline constexpr int kHeaderWords = 6;
 
-FLASHMOE_HD constexpr std::int64_t lined_id_words(const Geometry& g, std::int64_t num_tokens, bool weights) {
+/// Words of a rank's ids, two a word, and of its routing weights behind them.
+FLASHMOE_HD constexpr std::int64_t id_words(const Geometry& g, std::int64_t num_tokens, bool weights) {
   return (num_tokens * g.top_k + 1) / 2 * (weights ? 2 : 1);
 }
 FLASHMOE_HD constexpr int lined_slot_blocks(const Geometry& g) {
@@ -215,8 +215,8 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.expert_counts = take(std::int64_t{roster.num_subscribers} * g.num_local_experts, 4);
   layout.slot_routes = take(g.pre_reduced ? waves * slots * g.top_k : 0, 4);
   layout.header_words = take(std::int64_t{g.num_ranks} * kHeaderWords, 8);
-  layout.lined_slots = take(std::int64_t{roster.num_subscribers} * g.lined_tokens, 4);
-  layout.lined_ids = take(g.num_ranks * lined_id_words(g, g.lined_tokens, g.list_weights), 8);
+  layout.token_slots = take(std::int64_t{roster.num_subscribers} * g.id_tokens(), 4);
+  layout.source_ids = take(g.num_ranks * id_words(g, g.id_tokens(), g.list_weights), 8);
   layout.lined_ready = take(g.num_ranks, 8);
   layout.lined_arrivals = take(std::int64_t{g.num_ranks} * lined_slot_blocks(g), 8);
   layout.lined_cursors = take(std::int64_t{roster.num_dispatchers} * g.num_ranks, 4);

@@ -74,19 +74,24 @@ FLASHMOE_HD inline int destination_of(const Geometry& g, std::int32_t expert) {
   return expert < 0 ? -1 : expert / g.num_local_experts;
 }
 
+/// Whether it is that of a rank.
+FLASHMOE_HD inline bool is_at(const Geometry& g, std::int32_t expert, int destination) {
+  const auto first = static_cast<std::uint32_t>(destination * g.num_local_experts);
+  return static_cast<std::uint32_t>(expert) - first < static_cast<std::uint32_t>(g.num_local_experts);
+}
+
 /// Ids that a thread has under way at once: walks over routes wait for memory once a batch.
 inline constexpr int kIdsAhead = 8;
 
 /// Routes of a token to `destination`.
 FLASHMOE_HD inline std::uint32_t routes_to(const Geometry& g, const std::int32_t* token_ids, int destination) {
-  const auto first = static_cast<std::uint32_t>(destination * g.num_local_experts);
   std::uint32_t routes = 0;
   FLASHMOE_ROLLED
   for (int base = 0; base < g.top_k; base += kIdsAhead) {
     FLASHMOE_UNROLL
     for (int i = 0; i < kIdsAhead; ++i) {
       const std::int32_t id = base + i < g.top_k ? token_ids[base + i] : -1;
-      routes += static_cast<std::uint32_t>(id) - first < static_cast<std::uint32_t>(g.num_local_experts) ? 1u : 0u;
+      routes += is_at(g, id, destination) ? 1u : 0u;
     }
   }
   return routes;
@@ -95,6 +100,45 @@ FLASHMOE_HD inline std::uint32_t routes_to(const Geometry& g, const std::int32_t
 /// Whether any of a token's routes goes to `destination`.
 FLASHMOE_HD inline bool goes_to(const Geometry& g, const std::int32_t* token_ids, int destination) {
   return routes_to(g, token_ids, destination) > 0;
+}
+
+/// The first `num_tokens` tokens: how many of them go to `destination`.
+template <class Group>
+FLASHMOE_HD std::uint32_t count_tokens_to(const Group& group, const Geometry& g, const std::int32_t* ids,
+                                          std::int64_t num_tokens, int destination) {
+  std::uint32_t tokens = 0;
+  FLASHMOE_ROLLED
+  for (std::int64_t token = group.index(); token < num_tokens; token += group.size()) {
+    tokens += goes_to(g, ids + token * g.top_k, destination) ? 1u : 0u;
+  }
+  return group.sum(tokens);
+}
+
+/// Adds to the result targets of a wave the cells that every rank will return for each token block of `tokens`.
+template <class Group>
+FLASHMOE_HD void raise_result_targets(const Group& group, const Call& call, std::int64_t wave, int ring_slot,
+                                      TokenRange tokens) {
+  const Geometry& g = call.geometry();
+  const std::int32_t* ids = call.wave_ids(wave);
+  const auto tokens_end = static_cast<std::int32_t>(tokens.end);
+  std::int32_t end = 0;
+  FLASHMOE_ROLLED
+  for (auto begin = static_cast<std::int32_t>(tokens.begin); begin < tokens_end; begin = end) {
+    const std::int32_t block = begin / g.token_block;
+    std::uint64_t* targets = call.result_targets(ring_slot, block);
+    end = (block + 1) * g.token_block < tokens_end ? (block + 1) * g.token_block : tokens_end;
+    FLASHMOE_ROLLED
+    for (int peer = 0; peer < g.num_ranks; ++peer) {
+      std::uint32_t cells = 0;
+      FLASHMOE_ROLLED
+      for (std::int64_t token = begin + group.index(); token < end; token += group.size()) {
+        const std::uint32_t routes = routes_to(g, ids + token * g.top_k, peer);
+        cells += call.pre_reduced() ? (routes > 0 ? 1u : 0u) : routes;
+      }
+      const std::uint32_t total = group.sum(cells);
+      if (group.leader() && total > 0) tally(&targets[peer], std::uint64_t{total});  // dispatchers may share the block
+    }
+  }
 }
 
 /// visit(route, id) for the flat routes of `tokens`, in order, a group's width at a time. All threads of the group

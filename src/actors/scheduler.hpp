@@ -297,29 +297,50 @@ class Scheduler {
     return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
   }
 
+  /// An expert's rows in a wave slot that are in no m-block yet.
   struct LandedRows {
     std::uint32_t taken;        ///< before them
     std::uint32_t count;
     std::uint32_t first_entry;  ///< if there are any
   };
-  /// An expert's rows in a wave slot that are in no m-block yet.
-  FLASHMOE_HD LandedRows landed_rows(int slot, int expert) const {
-    const std::uint32_t* const offset = &call_.expert_offsets(slot)[expert];
-    const std::uint32_t* const base = &call_.wave_base(slot)[expert];
-    const std::uint32_t taken = call_.taken(slot)[expert];
-    if (nothing_will_land()) {  // read_progress() has acquired all of it: four reads side by side
-      const std::uint32_t first = *offset - *base;
-      return {taken, peek(&call_.landed(slot)[expert]) - taken, first + taken};
+  /// Where they are written down, in wave slot 0: looked up once for all slots.
+  struct ExpertRows {
+    const std::uint32_t* offset;
+    const std::uint32_t* base;
+    const std::uint32_t* landed;
+    std::uint32_t* taken;
+    int experts;  ///< of a slot
+
+    FLASHMOE_HD LandedRows of_slot(int slot, bool all_landed) const {
+      const int at = slot * experts;
+      const std::uint32_t before = taken[at];
+      if (all_landed) {  // read_progress() has acquired all of it: four reads side by side
+        const std::uint32_t first = offset[at + slot] - base[at];
+        return {before, peek(landed + at) - before, first + before};
+      }
+      const std::uint32_t count = observe<Scope::device>(landed + at) - before;
+      if (count == 0) return {before, 0, 0};  // the slot's offsets may be in the making
+      return {before, count, offset[at + slot] + before - base[at]};
     }
-    const std::uint32_t count = observe<Scope::device>(&call_.landed(slot)[expert]) - taken;
-    if (count == 0) return {taken, 0, 0};  // the slot's offsets may be in the making
-    return {taken, count, *offset + taken - *base};
+  };
+  FLASHMOE_HD ExpertRows rows_of(int expert) const {
+    return {call_.expert_offsets(0) + expert, call_.wave_base(0) + expert, call_.landed(0) + expert, call_.taken(0) + expert,
+            geometry().num_local_experts};
   }
 
-  /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread.
+  /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread. What it reads of the call it reads
+  /// once: it stores in between.
   FLASHMOE_HD void cut_expert(int expert, std::uint64_t first, std::uint32_t count) {
+    constexpr int kSlots = 4;  // looked at side by side
     const auto tile_rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const auto most_rows = static_cast<std::uint32_t>(geometry().tile.most_rows());
+    const std::uint32_t places = num_places();
+    const int num_slots = call_.num_wave_slots();
+    const int apart = call_.slots_apart();
+    const bool all_landed = nothing_will_land();
+    const ExpertRows expert_rows = rows_of(expert);
+    MBlock* const blocks = &call_.m_block(0);
+    std::uint32_t place = index_of(first);
     std::uint32_t cut = 0;
     std::uint32_t rows = 0;
     std::uint32_t segments = 0;
@@ -327,7 +348,7 @@ class Scheduler {
     const auto room_of_next = [&] { return my_pending_ - taken_rows <= most_rows ? most_rows : tile_rows; };
     std::uint32_t room = room_of_next();
     const auto close = [&] {
-      MBlock& block = block_at(first + cut);
+      MBlock& block = blocks[place];
       block.local_expert = static_cast<std::uint32_t>(expert);
       block.num_rows = rows;
       block.num_segments = segments;
@@ -337,29 +358,43 @@ class Scheduler {
       block.down_done = 0;
       block.group_offset = cut++;
       block.group_size = count;
+      place = place + 1 < places ? place + 1 : 0;
       taken_rows += rows;
       rows = segments = 0;
       room = room_of_next();
     };
     int slot = call_.rank * geometry().wave_ring;
-    for (int order = 0; order < call_.num_wave_slots() && (cut < count || rehearsing_); order += call_.slots_apart()) {
-      const LandedRows landed = landed_rows(slot, expert);
-      if (landed.count > 0) {
-        std::uint32_t available = landed.count;
-        std::uint32_t entry = landed.first_entry;
+    for (int seen = 0; seen < num_slots && (cut < count || rehearsing_); seen += kSlots * apart) {
+      int slots[kSlots];
+      LandedRows landed[kSlots];
+      FLASHMOE_UNROLL
+      for (int i = 0; i < kSlots; ++i) {
+        slots[i] = slot;
+        landed[i] = seen + i * apart < num_slots ? expert_rows.of_slot(slot, all_landed) : LandedRows{};
+        slot = slot + apart < num_slots ? slot + apart : 0;
+      }
+      FLASHMOE_ROLLED
+      for (int i = 0; i < kSlots && cut < count; ++i) {
+        std::uint32_t available = landed[0].count;
+        std::uint32_t entry = landed[0].first_entry;
         while (available > 0 && cut < count) {
           const std::uint32_t some = available < room ? available : room;
-          block_at(first + cut).segments[segments++] = {static_cast<std::uint32_t>(slot), entry, some};
+          blocks[place].segments[segments++] = {static_cast<std::uint32_t>(slots[0]), entry, some};
           rows += some;
           entry += some;
           available -= some;
           room -= some;
           if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
         }
-        call_.taken(slot)[expert] = landed.taken + landed.count - available;
+        if (landed[0].count > 0) {
+          expert_rows.taken[slots[0] * expert_rows.experts] = landed[0].taken + landed[0].count - available;
+        }
+        FLASHMOE_UNROLL
+        for (int next = 1; next < kSlots; ++next) {  // to the front: registers have no index
+          slots[next - 1] = slots[next];
+          landed[next - 1] = landed[next];
+        }
       }
-      slot += call_.slots_apart();
-      if (slot == call_.num_wave_slots()) slot = 0;
     }
     if (rows > 0) close();
     my_pending_ = my_pending_ > taken_rows ? my_pending_ - taken_rows : 0;

@@ -2,14 +2,15 @@
 // `landed` cursors from which the scheduler cuts m-blocks. A rank runs `roster.num_subscribers` of them, which share the
 // sources out: one source's chain of steps takes as long as several side by side.
 //
-// Per source, in order: header | list of wave k (ids, in lined form) | rows of wave k, slot block by slot block.
-// Own routes that are listed at once (Call::lists_at_once) come from the ids, too. Lists may run ahead of rows by wave_ring
+// Per source, in order: header | list of wave k (or ids) | rows of wave k, slot block by slot block.
+// A source with few tokens sends ids in counted form, too (Call::listed_from_ids). Lists may run ahead of rows by wave_ring
 // waves. The rank's own rows need no wait: they lie in x.
 #pragma once
 
 #include <cstdint>
 
 #include "actors/call.hpp"
+#include "actors/id_lines.hpp"
 #include "actors/landed_rows.hpp"
 #include "actors/line_io.hpp"
 #include "actors/route_plan.hpp"
@@ -17,6 +18,9 @@
 #include "actors/step.hpp"
 
 namespace flashmoe {
+
+/// Of a list that other threads of an engine may make in the subscriber's place; left: they will not.
+enum class ListState : std::uint8_t { awaited, made, left };
 
 template <class Group, class Fabric>
 class Subscriber {
@@ -68,18 +72,21 @@ class Subscriber {
       SourceState& state = call_.source_state(source);
       state = {};
       state.sequence = call_.epoch_state().wave_sequence[source];
-      if (source == call_.rank) know_header(source, call_.num_tokens, call_.own_waves());
+      if (source == call_.rank) know_header(group, source, call_.num_tokens, call_.own_waves());
     }
     group.sync();
   }
 
   /// One thread.
-  FLASHMOE_HD void know_header(int source, std::int64_t num_tokens, std::int64_t num_waves) {
+  FLASHMOE_HD void know_header(const Group& group, int source, std::int64_t num_tokens, std::int64_t num_waves) {
     SourceState& state = call_.source_state(source);
     state.num_tokens = static_cast<std::uint64_t>(num_tokens);
     state.num_waves = static_cast<std::uint64_t>(num_waves);
     state.header_known = 1;
     call_.epoch_state().num_waves[source] = state.num_waves;
+    if constexpr (kHasHelp) {
+      if (call_.listed_at_once(num_tokens)) group.ask_for_list(position_of(source), num_tokens);
+    }
   }
 
   FLASHMOE_HD Outcome follow(const Group& group, int source) {
@@ -87,7 +94,7 @@ class Subscriber {
     if (state.header_known == 0) return read_header(group, source);
     Outcome outcome = Outcome::idle;
     if (state.waves_listed < state.num_waves && state.waves_listed < state.waves_landed + max_waves_ahead()) {
-      const bool has_ids = call_.lined() || (source == call_.rank && call_.lists_at_once());
+      const bool has_ids = call_.listed_from_ids(static_cast<std::int64_t>(state.num_tokens));
       outcome = has_ids ? read_ids(group, source) : read_list(group, source);
       if (outcome == Outcome::failed) return outcome;
     }
@@ -110,7 +117,7 @@ class Subscriber {
     if (header[1] != call_.layer_id) return mismatch(SignalKind::wrong_layer, source, call_.layer_id, header[1]);
     if (header[2] != call_.plan_hash) return mismatch(SignalKind::wrong_plan, source, call_.plan_hash, header[2]);
     if (group.leader()) {
-      know_header(source, static_cast<std::int64_t>(header[3]), static_cast<std::int64_t>(header[4]));
+      know_header(group, source, static_cast<std::int64_t>(header[3]), static_cast<std::int64_t>(header[4]));
       if (call_.lined() && header[4] == 0) tell_lined_slots(source, 0);
     }
     group.sync();
@@ -168,51 +175,57 @@ class Subscriber {
   /// Most words of a list read in one step: other sources wait no longer than for these.
   static constexpr std::int64_t kListWords = 320 * Line::kDataWords;
 
-  // ---- lined form, and own routes that are listed at once -------------------------------------------------------
+  // ---- lists made from ids ---------------------------------------------------------------------------------------
 
   /// Ids: every receiver works out for itself what each source sends it.
   FLASHMOE_HD Outcome read_ids(const Group& group, int source) {
-    const Geometry& g = geometry();
-    const int slot = ring_slot(source, 0);
-    if constexpr (requires { group.await_own_list(); }) {
-      if (source == call_.rank && call_.lists_at_once()) {
-        group.await_own_list();
-        count_opened(group, source, slot, call_.wave(call_.wave_slot(source, slot)).num_entries);
-        return Outcome::advanced;
-      }
-    }
     const SourceState& state = call_.source_state(source);
     const auto num_tokens = static_cast<std::int64_t>(state.num_tokens);
-    const std::int32_t* ids = call_.topk_ids;
-    const float* weights = call_.topk_weights;
+    const int slot = ring_slot(source, 0);
+    if constexpr (kHasHelp) {
+      if (call_.listed_at_once(num_tokens)) {
+        switch (group.list_state(position_of(source))) {
+          case ListState::awaited: return waiting_for_ids(source);
+          case ListState::made:
+            count_opened(group, source, slot, call_.wave(call_.wave_slot(source, slot)).num_entries);
+            return Outcome::advanced;
+          case ListState::left: break;
+        }
+      }
+    }
     if (source != call_.rank) {
-      std::uint64_t* words = call_.lined_ids(source);
-      if (!try_load_lines(group, call_.heap_at<const Line>(call_.heap.lined_ids(source, call_.epoch)),
-                          lined_id_words(g, num_tokens, call_.plan.list_weights),
-                          line_tag(call_.generation, call_.epoch), words)) {
-        return waiting(SignalKind::ids, source, call_.epoch, 0);
+      const auto* lines = call_.heap_at<const Line>(call_.id_lines(source, state.sequence));
+      if (!try_load_lines(group, lines, id_words(geometry(), num_tokens, call_.plan.list_weights),
+                          call_.id_tag(state.sequence), call_.source_ids(source))) {
+        return waiting_for_ids(source);
       }
       group.sync();
-      ids = reinterpret_cast<const std::int32_t*>(words);
-      weights = reinterpret_cast<const float*>(words + lined_id_words(g, num_tokens, false));
     }
-    // Whether lists carry weights is the plan's say: a rank without tokens of its own may have null pointers.
-    build_image(group, source, slot, {ids, call_.plan.list_weights ? weights : nullptr}, num_tokens);
+    build_image(group, source, slot, source_routes(call_, source, num_tokens), num_tokens);
     open_wave(group, source, slot, 0);
     return Outcome::advanced;
   }
 
-  struct Routes {
-    const std::int32_t* ids;  // [num_tokens][top_k]
-    const float* weights;     // same, or null
-  };
+  FLASHMOE_HD Outcome waiting_for_ids(int source) {
+    if (call_.lined()) return waiting(SignalKind::ids, source, call_.epoch, 0);
+    return waiting(SignalKind::list, source, call_.source_state(source).sequence, 0);
+  }
 
-  /// The image that `source` would have sent in counted form.
-  FLASHMOE_HD void build_image(const Group& group, int source, int slot, const Routes& routes, std::int64_t num_tokens) {
+  /// Whether other threads make lists in its place: see cuda/hopper/list_desk.cuh.
+  static constexpr bool kHasHelp = requires(const Group& group) { group.list_state(0); };
+  /// Of a source among those that this subscriber follows.
+  FLASHMOE_HD int position_of(int source) const {
+    const int offset = source >= call_.rank ? source - call_.rank : source - call_.rank + geometry().num_ranks;
+    return offset / call_.roster.num_subscribers;
+  }
+
+  /// The image that `source` would have sent.
+  FLASHMOE_HD void build_image(const Group& group, int source, int slot, const SourceRoutes& routes,
+                               std::int64_t num_tokens) {
     const Geometry& g = geometry();
     const RouteImage image = call_.image(call_.wave_slot(source, slot));
     const std::int32_t* ids = routes.ids;
-    std::uint32_t* slots = call_.lined_slots(index_);
+    std::uint32_t* slots = call_.token_slots(index_);
     std::uint32_t num_slots = 0;
     for (std::int64_t base = 0; base < num_tokens && source != call_.rank; base += group.size()) {
       const std::int64_t token = base + group.index();
@@ -223,7 +236,7 @@ class Subscriber {
     }
     if (source == call_.rank) {
       num_slots = static_cast<std::uint32_t>(num_tokens);
-    } else if (group.leader()) {
+    } else if (group.leader() && call_.lined()) {
       tell_lined_slots(source, num_slots);  // rows land while the image is built
     }
 

@@ -79,15 +79,11 @@ class CpuHeap final : public SharedHeap {
   std::vector<std::shared_ptr<cpu::RankContext>> contexts_;  // [num_ranks], null until the rank's first layer
 };
 
-/// As many as on a Hopper GPU (src/cuda/hopper/tile_shape.hpp).
-constexpr int kListedRoutes = 8192;
-
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const GroupOptions& options)
       : options_{.roster = {.num_dispatchers = options.num_dispatchers,
-                            .num_processors = options.num_processors,
-                            .listed_routes = kListedRoutes},
+                            .num_processors = options.num_processors},
                  .num_threads = options.num_threads} {}
 
   std::string engine_name(const Problem&) const override { return "cpu-openblas"; }

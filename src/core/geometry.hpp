@@ -38,6 +38,8 @@ struct Geometry {
   int wave_tokens = 0;           ///< most tokens of a wave (counted form)
   int wave_ring = 0;             ///< waves in flight per source
   int lined_tokens = 0;          ///< most tokens of a call in lined form; 0: the lined form is never used
+  /// Most tokens of a rank that are listed from their ids (Call::listed_from_ids); at most wave_tokens. 0: none ever.
+  int listed_tokens = 0;
   int slot_block = 0;            ///< slots an arrival counter covers
   int token_block = 0;           ///< tokens a result counter covers
   int num_result_cells = 0;      ///< cells of a token: top_k, or max(top_k, num_ranks) where pre_reduced may run
@@ -57,6 +59,8 @@ struct Geometry {
   FLASHMOE_HD constexpr int num_down_tiles() const { return (hidden + tile.down_columns - 1) / tile.down_columns; }
   /// Tokens a local wave slot can hold in either form.
   FLASHMOE_HD constexpr int slot_tokens() const { return wave_tokens > lined_tokens ? wave_tokens : lined_tokens; }
+  /// Most tokens of a rank whose ids are sent.
+  FLASHMOE_HD constexpr int id_tokens() const { return listed_tokens > lined_tokens ? listed_tokens : lined_tokens; }
 };
 
 /// Forms of one call, a pure function of (Geometry, max_tokens of the call); every rank computes the same.

@@ -41,9 +41,10 @@ struct RouteImage {
   FLASHMOE_HD std::uint32_t num_entries() const { return static_cast<std::uint32_t>(words[0] >> 32); }
   FLASHMOE_HD std::uint32_t* counts() const { return reinterpret_cast<std::uint32_t*>(words + 1); }  // [num_local_experts]
   FLASHMOE_HD std::uint64_t* entries() const { return words + entries_word(num_local_experts); }     // [num_entries]
-  FLASHMOE_HD void set_entry(std::int64_t index, RouteEntry entry) const {
-    entries()[index] = entry.slot | (std::uint64_t{entry.return_row} << 32);
+  FLASHMOE_HD static std::uint64_t word_of(RouteEntry entry) {
+    return entry.slot | (std::uint64_t{entry.return_row} << 32);
   }
+  FLASHMOE_HD void set_entry(std::int64_t index, RouteEntry entry) const { entries()[index] = word_of(entry); }
   FLASHMOE_HD RouteEntry entry(std::int64_t index) const {
     const std::uint64_t word = entries()[index];
     return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32)};

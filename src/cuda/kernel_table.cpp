@@ -69,8 +69,7 @@ Roster roster_of(const Geometry& geometry, int num_blocks, int service_warps) {
   return {.num_dispatchers = all - subscribers - 1,
           .num_processors = num_blocks,
           .num_subscribers = subscribers,
-          .num_helpers = on_hopper ? hopper::kConsumerWarps * num_blocks : 0,
-          .listed_routes = on_hopper ? hopper::listed_routes(geometry.num_local_experts) : 0};
+          .num_helpers = on_hopper ? hopper::kConsumerWarps * num_blocks : 0};
 }
 
 Engine choose_engine(const Problem& problem, Engine wanted) {
@@ -87,7 +86,9 @@ Engine choose_engine(const Problem& problem, Engine wanted) {
 EngineTraits engine_traits(const Problem& problem, Engine wanted) {
   const bool hopper = choose_engine(problem, wanted) == Engine::hopper;
   const TileShape tile = hopper ? hopper::tile_shape(problem.gated) : tile_shape(problem.gated);
-  return {.tile = tile, .num_m_blocks = ring_blocks(problem, tile, hopper ? 32 << 20 : 16 << 20)};
+  return {.tile = tile,
+          .num_m_blocks = ring_blocks(problem, tile, hopper ? 32 << 20 : 16 << 20),
+          .listed_routes = hopper ? hopper::listed_routes(problem.num_local_experts()) : 0};
 }
 
 Engine engine_of(const Geometry& geometry) {

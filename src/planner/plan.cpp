@@ -116,6 +116,7 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
     wave_tokens = ceil_div(wave_tokens / 2, kTokenBlock) * kTokenBlock;
     g.wave_tokens = static_cast<int>(wave_tokens);
   }
+  g.listed_tokens = std::min(engine.listed_routes / problem.top_k, g.wave_tokens);
   return g;
 }
 
@@ -170,6 +171,7 @@ std::uint64_t plan_hash(const Geometry& g, const CallPlan& plan) {
        {std::int64_t{g.num_ranks}, std::int64_t{g.num_local_experts}, std::int64_t{g.hidden},
         std::int64_t{g.intermediate}, std::int64_t{g.top_k}, std::int64_t{g.element_bytes}, g.max_tokens,
         std::int64_t{g.wave_tokens}, std::int64_t{g.wave_ring}, std::int64_t{g.lined_tokens},
+        std::int64_t{g.listed_tokens},
         std::int64_t{g.slot_block}, std::int64_t{g.token_block}, std::int64_t{g.num_result_cells},
         std::int64_t{g.tile.down_columns}, static_cast<std::int64_t>(plan.wire_form),
         static_cast<std::int64_t>(plan.result_form), static_cast<std::int64_t>(plan.list_weights),

@@ -13,6 +13,8 @@ namespace flashmoe {
 struct EngineTraits {
   TileShape tile;
   int num_m_blocks = 0;  ///< m-blocks of the intermediate ring it wants
+  /// Most routes of a rank that its receivers list fast, so that no planners are needed; see Geometry::listed_tokens.
+  int listed_routes = 0;
   bool operator==(const EngineTraits&) const = default;
 };
 

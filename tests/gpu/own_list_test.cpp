@@ -47,8 +47,8 @@ TEST(OwnList, gives_the_bits_of_planners_lists) {
   if (!runs_on_hopper(problem_of({9, 2, 100}, 0))) GTEST_SKIP() << "engine portable has planners' lists alone";
   using cuda_backend::hopper::listed_routes;
   ASSERT_EQ(listed_routes(256), 8192);
-  ASSERT_GT(listed_routes(1022), 0);
-  ASSERT_EQ(listed_routes(1023), 0);
+  ASSERT_GT(listed_routes(2175), 0);
+  ASSERT_EQ(listed_routes(2176), 0);
   const Shape shapes[] = {{1, 1, 300},
                           {5, 3, 77},
                           {128, 8, 64, Routing::distinct},
@@ -58,8 +58,8 @@ TEST(OwnList, gives_the_bits_of_planners_lists) {
                           {256, 8, 600, Routing::all_to_one},
                           {257, 4, 200},
                           {600, 3, 200, Routing::masked, true},
-                          {1022, 4, 333},
-                          {1023, 4, 333}};
+                          {2175, 4, 333},
+                          {2176, 4, 333}};
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(fmt::format("{} experts, top_k {}, {} tokens", shape.num_experts, shape.top_k, shape.num_tokens));
     const Problem whole = problem_of(shape, 0);

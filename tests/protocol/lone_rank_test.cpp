@@ -19,14 +19,18 @@ class LoneRank : public testing::TestWithParam<int> {
     return {.num_ranks = 1, .hidden = 16, .intermediate = 8, .num_experts = 2, .top_k = 2, .max_tokens = 8,
             .wire_form = wire_form};
   }
-  static cpu::RankOptions options() { return {.roster = {.listed_routes = GetParam()}}; }
+  static EngineTraits traits() {
+    EngineTraits traits = cpu::engine_traits();
+    traits.listed_routes = GetParam();
+    return traits;
+  }
 };
 
 TEST_P(LoneRank, returns_from_calls_without_tokens) {
   for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
     const Problem problem = problem_of(wire_form);
     const auto experts = std::make_shared<DenseExperts>(problem, 1);
-    CpuWorld world(problem, experts, options());
+    CpuWorld world(problem, experts, {}, traits());
     for (const std::int64_t tokens : {0, 3, 0, 8}) {
       Batch batch = make_batch(problem, tokens, 7, Routing::any);
       world.call({&batch}, problem.max_tokens);
@@ -40,7 +44,7 @@ TEST_P(LoneRank, returns_from_calls_without_tokens) {
 TEST_P(LoneRank, is_told_of_a_wrong_id) {
   for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
     const Problem problem = problem_of(wire_form);
-    CpuWorld world(problem, std::make_shared<DenseExperts>(problem, 1), options());
+    CpuWorld world(problem, std::make_shared<DenseExperts>(problem, 1), {}, traits());
     Batch batch = make_batch(problem, 5, 7);
     batch.topk_ids[2 * 3 + 1] = 2;
     world.call({&batch}, problem.max_tokens, 5.0);
@@ -50,7 +54,7 @@ TEST_P(LoneRank, is_told_of_a_wrong_id) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lists, LoneRank, testing::Values(0, 100),
-                         [](const auto& it) { return it.param == 0 ? "by_planners" : "at_once"; });
+                         [](const auto& it) { return it.param == 0 ? "by_planners" : "from_ids"; });
 
 }  // namespace
 }  // namespace flashmoe::test

@@ -26,10 +26,10 @@ struct Scenario {
   std::vector<std::vector<Batch>> batches;  // [num_calls][num_ranks]
 
   std::string to_string() const {
-    std::string text = fmt::format("{} wave_tokens={} ring={} lined={} tile={}x{}x{} m_blocks={} pre_reduced={}\n",
+    std::string text = fmt::format("{} wave_tokens={} ring={} lined={} listed={} tile={}x{}x{} m_blocks={} pre_reduced={}\n",
                                    flashmoe::to_string(problem), geometry.wave_tokens, geometry.wave_ring,
-                                   geometry.lined_tokens, geometry.tile.rows, geometry.tile.up_columns,
-                                   geometry.tile.down_columns, geometry.num_m_blocks, geometry.pre_reduced);
+                                   geometry.lined_tokens, geometry.listed_tokens, geometry.tile.rows,
+                                   geometry.tile.up_columns, geometry.tile.down_columns, geometry.num_m_blocks, geometry.pre_reduced);
     for (std::size_t call = 0; call < batches.size(); ++call) {
       text += fmt::format("call {}: max_tokens {}, tokens", call, max_tokens[call]);
       for (const Batch& batch : batches[call]) text += fmt::format(" {}", batch.num_tokens);
@@ -51,6 +51,7 @@ inline Geometry small_geometry(const Problem& p, Dice& dice) {
   g.max_tokens = p.max_tokens;
   g.wave_tokens = dice.between(1, 6);
   g.wave_ring = dice.between(1, 3);
+  g.listed_tokens = std::min(dice.pick({0, 2, 100}), g.wave_tokens);
   g.lined_tokens = p.wire_form == WireForm::counted ? 0 : static_cast<int>(p.max_tokens) / dice.between(1, 2);
   g.slot_block = dice.between(1, 3);
   g.token_block = dice.between(1, 3);
@@ -103,8 +104,7 @@ inline Scenario make_scenario(std::uint64_t seed, int num_calls) {
     it.rosters.push_back({.num_dispatchers = dice.one_in(4) ? dice.between(4, 12) : dice.between(1, 3),
                           .num_processors = dice.between(1, 3),
                           .num_subscribers = dice.between(1, p.num_ranks),
-                          .num_helpers = dice.pick({0, 1, 4, 12}),
-                          .listed_routes = dice.pick({0, 6, 100})});
+                          .num_helpers = dice.pick({0, 1, 4, 12})});
   }
   it.flush_after_idle_steps = dice.pick({1, 4, 20});
 

@@ -30,11 +30,10 @@ TEST_P(Threads, two_hundred_calls_on_one_heap_are_exact_with_one_thread_an_actor
                  {.roster = {.num_dispatchers = 2,
                              .num_processors = 2,
                              .num_subscribers = std::min(2, problem.num_ranks),
-                             .num_helpers = 8,
-                             .listed_routes = 16},
+                             .num_helpers = 8},
                   .num_threads = 0,
                   .flush_after_idle_steps = 3},
-                 {.tile = {.rows = 4, .up_columns = 8, .down_columns = 8}, .num_m_blocks = 3});
+                 {.tile = {.rows = 4, .up_columns = 8, .down_columns = 8}, .num_m_blocks = 3, .listed_routes = 16});
   world.poison();
   world.each_rank([&](std::size_t rank) {
     for (int call = 0; call < fewer_if_sanitized(200); ++call) {

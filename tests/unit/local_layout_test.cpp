@@ -108,8 +108,8 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   if (g.pre_reduced) slices.add(call.slot_routes(0, 0), call.slot_routes(waves - 1, slots - 1), g.top_k);
   slices.add(call.header_words(0), call.header_words(ranks - 1), kHeaderWords);
   if (g.lined_tokens > 0) {
-    slices.add(call.lined_slots(0), call.lined_slots(roster.num_subscribers - 1), g.lined_tokens);
-    slices.add(call.lined_ids(0), call.lined_ids(ranks - 1), lined_id_words(g, g.lined_tokens, g.list_weights));
+    slices.add(call.token_slots(0), call.token_slots(roster.num_subscribers - 1), g.id_tokens());
+    slices.add(call.source_ids(0), call.source_ids(ranks - 1), id_words(g, g.id_tokens(), g.list_weights));
   }
   slices.add(call.lined_ready(0), call.lined_ready(ranks - 1));
   if (g.lined_tokens > 0) slices.add(call.lined_arrivals(0), call.lined_arrivals(ranks - 1), lined_slot_blocks(g));

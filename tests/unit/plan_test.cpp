@@ -236,6 +236,7 @@ TEST(PlanHash, tells_every_field_apart_that_ranks_must_agree_on) {
   EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.wave_tokens; }));
   EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.wave_ring; }));
   EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.lined_tokens; }));
+  EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.listed_tokens; }));
   EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.slot_block; }));
   EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.token_block; }));
   EXPECT_TRUE(differs([](Geometry& o, CallPlan&) { ++o.num_result_cells; }));

@@ -7,12 +7,14 @@
 //                       loaders <--empty-- consumers
 //                       loaders <--ready-- loaders of the pair's other block (its stage takes shared weights)
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
+//   consumers --pushed--> dispatcher                 (of a call listed from ids: they have pushed its rows, or will not)
+//   consumers --listed--> loaders                    (of a subscriber's block: lists are made in the stages)
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
-//   consumers --listed--> subscriber                 (of the first block: the list of own routes is made)
+//   subscriber --desk--> consumers                   (no barrier: until their first task they make lists for it)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
-// and are asked for when the cells are there; a list is made without any wait. Nor does SharedRows::await(): whoever has taken
-// a row is storing it, and waits for nothing.
+// and are asked for when the cells are there; rows are pushed early without any wait, and lists are left when a task comes. Nor does SharedRows::await(): whoever has taken a row is storing it, and waits for
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +24,13 @@
 #include "actors/task.hpp"
 #include "cuda/fabric.cuh"
 #include "cuda/hopper/block_pair.cuh"
+#include "cuda/hopper/list_desk.cuh"
 #include "cuda/hopper/ptx.cuh"
 #include "cuda/hopper/shared_rows.cuh"
 #include "cuda/hopper/tile_shape.hpp"
 #include "cuda/tracing.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
-
-inline constexpr int kStageRowBytes = kStageElements * 2;
-inline constexpr int kMostRows = kTileRows + kExtraRows;
-inline constexpr int kStageTokenBytes = kMostRows * kStageRowBytes;
-inline constexpr int kStageWeightBytes = kTileColumns * kStageRowBytes;
-inline constexpr int kStageBytes = kStageTokenBytes + kStageWeightBytes;
 
 /// One task, with what its rows are.
 struct TaskSlot {
@@ -44,7 +41,7 @@ struct TaskSlot {
   std::uint32_t num_rows;         ///< reduce: number of slots
   std::uint32_t local_expert;
   bool decode;   ///< up, down: a decode tile
-  bool streams;  ///< up, down: of a small m-block whose weights no other is likely to want
+  bool streams;  ///< up, down: of an m-block whose weights no other is likely to want
   bool shared;   ///< up, down: the pair's other block has a task of the same weights; each loads half of them for both
   bool aligns;   ///< shared: the two blocks may be at different stages
 };
@@ -60,6 +57,9 @@ struct BlockMemory {
   alignas(16) Call call;
   Traffic traffic;
   SharedRows rows;             ///< of the block's one dispatcher
+  std::uint32_t slots_before[kMaxRanks];  ///< of the dispatcher's first row on every other rank, see EarlyPush
+  bool pushed_early;           ///< what EarlyPush says
+  ListDesk desk;               ///< of the block's subscriber, where it has one
   PairMail mail;
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
@@ -70,8 +70,9 @@ struct BlockMemory {
   Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are found and there
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
+  Barrier pushed;              ///< every consumer, once EarlyPush has run
+  Barrier listed;              ///< every consumer of a subscriber's block, once it makes no more lists
   Barrier cells[kConsumerWarps];  ///< the bytes of result cells that a consumer warp combines
-  Barrier listed;              ///< every consumer, when the list of own routes is made
   TraceLog logs[kTraceRows.total()];
 
   __device__ void init_barriers() {
@@ -82,13 +83,15 @@ struct BlockMemory {
     for (Barrier& barrier : stored) barrier.init(32);
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
-    for (Barrier& barrier : cells) barrier.init(1);
+    pushed.init(kConsumerWarps * 32);
     listed.init(kConsumerWarps * 32);
+    for (Barrier& barrier : cells) barrier.init(1);
+    for (std::uint32_t& slots : slots_before) slots = 0;
     fence_barrier_init();
   }
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
-static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher
+static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher, desk one subscriber
 
 /// All of the block's dynamic shared memory.
 __device__ inline BlockMemory& block_memory() {
@@ -98,6 +101,9 @@ __device__ inline BlockMemory& block_memory() {
 
 /// All consumers of the block have come here.
 __device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
+/// The same; whether all of their threads say yes, or any.
+__device__ inline bool all_consumers(bool mine) { return named_barrier_all<3, kConsumerWarps * 32>(mine); }
+__device__ inline bool any_consumer(bool mine) { return !all_consumers(!mine); }
 
 /// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies.
 template <class Run>
@@ -121,15 +127,19 @@ __device__ inline bool has_few_rows(const TaskSlot& slot) {
 }
 __device__ inline bool is_deep(const TaskSlot& slot, bool wide) { return !wide && has_few_rows(slot); }
 
-/// Calls run(tile, wide) for every product of an up or down task, of two tiles while there are two. Not wide: of one. An up tile
-/// of many rows that has no second is multiplied as if it had: what is behind it is not stored.
+/// Whether a task's product from `tile` on is of two tiles. An up tile of many rows that has no second is multiplied as if it had:
+/// what is behind it is not stored.
+__device__ inline bool is_wide(const TaskSlot& slot, int tile) {
+  return (slot.task.kind == TaskKind::up && !has_few_rows(slot)) ||
+         tile + kTilesAtOnce <= static_cast<int>(slot.task.tile) + slot.task.num_tiles;
+}
+
+/// Calls run(tile) for every product of an up or down task. Its end is asked for again each time: while a product runs there is
+/// no register to keep it in.
 template <class Run>
 __device__ __forceinline__ void for_each_product(const TaskSlot& slot, const Run& run) {
-  const int end = static_cast<int>(slot.task.tile) + slot.task.num_tiles;
-  const bool all_wide = slot.task.kind == TaskKind::up && !has_few_rows(slot);
-  for (int tile = static_cast<int>(slot.task.tile); tile < end; tile += kTilesAtOnce) {
-    run(tile, all_wide || tile + kTilesAtOnce <= end);
-  }
+  const auto end = [&] { return static_cast<int>(slot.task.tile) + slot.task.num_tiles; };
+  for (int tile = static_cast<int>(slot.task.tile); tile < end(); tile += kTilesAtOnce) run(tile);
 }
 
 /// Steps of k of a task.

@@ -19,7 +19,7 @@ class Consumer {
   /// `warp`: of the consumer warps.
   __device__ Consumer(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block, int warp)
       : call_(call), fabric_(fabric), weights_(weights), block_(block), warp_(warp),
-        lane_(static_cast<int>(threadIdx.x % 32)) {}
+        lane_(fresh_thread_index() % 32) {}
 
   /// Until the exit task.
   __device__ __forceinline__ void run() {
@@ -38,9 +38,7 @@ class Consumer {
         }
       } else {
         if (kPairs && slot.aligns) skip_to_first_stage();
-        for_each_product(slot, [&](int tile, bool wide) __attribute__((always_inline)) {
-          run_product(slot, tile, wide);
-        });
+        for_each_product(slot, [&](int tile) __attribute__((always_inline)) { run_product(slot, tile); });
       }
       number = slot.number;
       block_.done[number % kTaskSlots].arrive();
@@ -61,32 +59,32 @@ class Consumer {
   __device__ bool leads() const { return fresh_thread_index() % 128 == 0; }
   __device__ TraceLog& log() const { return block_.logs[kFirstConsumerRow + (warp_ >= 4 ? 1 : 0)]; }
 
-  __device__ __forceinline__ void run_product(const TaskSlot& slot, int tile, bool wide) {
+  __device__ __forceinline__ void run_product(const TaskSlot& slot, int tile) {
     if (slot.decode) {
-      run_decode(slot, tile, wide);
+      run_decode(slot, tile);
     } else if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
       skip(num_steps(call_, slot.task));
     } else {
-      run_prefill(slot, tile, wide);
+      run_prefill(slot, tile);
     }
   }
 
-  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
     with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
-      run_decode<rows.value>(slot, tile, wide);
+      run_decode<rows.value>(slot, tile);
     });
   }
 
   template <int tokens>
-  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile, bool wide) {
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
     if constexpr (tokens <= kDeepRows) {
-      if (!wide && slot.task.kind == TaskKind::up && call_.math.gated) return run_narrow_up<tokens>(slot, tile);
+      if (!is_wide(slot, tile) && slot.task.kind == TaskKind::up && call_.math.gated) return run_narrow_up<tokens>(slot, tile);
     }
     Accumulators<tokens> first;
     Accumulators<tokens> second;
     clear(first);
     clear(second);
-    if (wide) {
+    if (is_wide(slot, tile)) {
       multiply_tokens<tokens>(slot, first, second);
     } else {
       multiply_tokens<tokens>(slot, first);
@@ -94,9 +92,9 @@ class Consumer {
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
-      epilogue.store_up(slot, tile, wide, first, second);
+      epilogue.store_up(slot, tile, first, second);
     } else {
-      epilogue.store_down(slot, tile, wide, first, second);
+      epilogue.store_down(slot, tile, first, second);
     }
     if (leads()) log().worked();
   }
@@ -113,10 +111,10 @@ class Consumer {
   }
 
   /// Not wide, the second half of the accumulators stays clear and is not stored.
-  __device__ __forceinline__ void run_prefill(const TaskSlot& slot, int tile, bool wide) {
+  __device__ __forceinline__ void run_prefill(const TaskSlot& slot, int tile) {
     Accumulators<kTileColumns> d;
     clear(d);
-    if (wide) {
+    if (is_wide(slot, tile)) {
       multiply<kTileColumns>(slot, d);
     } else {
       multiply<kDownColumns>(slot, reinterpret_cast<Accumulators<kDownColumns>&>(d));
@@ -128,7 +126,7 @@ class Consumer {
     if (slot.task.kind == TaskKind::up) {
       epilogue.store_up(slot, tile, d);
     } else {
-      epilogue.store_down(slot, tile, wide, d);
+      epilogue.store_down(slot, tile, d);
     }
     if (leads()) log().worked();
   }

@@ -29,8 +29,8 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  /// Up tile `tile`, and the one after it if `wide`, as gated ones are: see store_narrow_up().
-  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, bool wide, Sums& first, Sums& second) const {
+  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_narrow_up().
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
     const bool gated = call_.math.gated;
     const int begin = tile * g.tile.up_columns;
@@ -52,7 +52,7 @@ class DecodeEpilogue {
     const auto row_of = [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; };
     await_warpgroup();
     store(slot, first, 0, row_of, g.intermediate - begin);
-    if (wide && !gated) store(slot, second, 1, row_of, g.intermediate - begin);
+    if (!gated && is_wide(slot, tile)) store(slot, second, 1, row_of, g.intermediate - begin);
   }
 
   /// Of a narrow gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.
@@ -82,9 +82,10 @@ class DecodeEpilogue {
     store_narrow(slot, d, [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; }, g.intermediate - begin);
   }
 
-  /// Down tile `tile`, and the one after it if `wide`: the second accumulators hold nothing otherwise.
-  __device__ __forceinline__ void store_down(const TaskSlot& slot, int tile, bool wide, Sums& first, Sums& second) const {
+  /// Down tile `tile`, and the one after it if the product is wide: the second accumulators hold nothing otherwise.
+  __device__ __forceinline__ void store_down(const TaskSlot& slot, int tile, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
+    const bool wide = is_wide(slot, tile);
     const int begin = tile * kDownColumns;
     const int columns = wide ? g.hidden - begin : min(g.hidden - begin, kDownColumns);
     if (call_.math.down_bias) {

@@ -49,8 +49,9 @@ class Epilogue {
     if (!call_.math.gated) store_half<kGroups / 2>(slot, d, row_of, columns);
   }
 
-  /// Down tile `tile`, and the one after it if `wide`: the second half of the accumulators holds nothing otherwise.
-  __device__ void store_down(const TaskSlot& slot, int tile, bool wide, Accumulators<kTileColumns>& d) const {
+  /// Down tile `tile`, and the one after it if the product is wide: the second half of the accumulators holds nothing otherwise.
+  __device__ void store_down(const TaskSlot& slot, int tile, Accumulators<kTileColumns>& d) const {
+    const bool wide = is_wide(slot, tile);
     static_assert(kTileColumns == 2 * kDownColumns);
     const Geometry& g = call_.geometry();
     const int first = tile * kDownColumns;

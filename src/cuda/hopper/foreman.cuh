@@ -237,9 +237,12 @@ class Foreman {
     if (group.leader()) {
       slot.num_rows = num_rows;
       slot.local_expert = block.local_expert;
-      // Few rows, but not the last of an expert cut together with more: their weights are under way for the others.
-      slot.streams = num_rows <= decode_rows_ && group_size == 1;
-      slot.decode = slot.streams || num_rows > kTileRows;
+      // The only one of its expert that was cut: of several the others want the weights, too, and with pairs experts have several,
+      // if not cut together.
+      const bool alone = group_size == 1;
+      const bool few_rows = alone && num_rows <= decode_rows_;
+      slot.streams = kPairs ? few_rows : alone;
+      slot.decode = few_rows || num_rows > kTileRows;
     }
     tell_filled();
     std::uint32_t sent_rows = 0;

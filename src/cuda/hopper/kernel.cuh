@@ -3,9 +3,10 @@
 
 #include "cuda/hopper/bulk_combine.cuh"
 #include "cuda/hopper/consumer.cuh"
+#include "cuda/hopper/early_push.cuh"
 #include "cuda/hopper/foreman.cuh"
+#include "cuda/hopper/list_maker.cuh"
 #include "cuda/hopper/loader.cuh"
-#include "cuda/hopper/own_list.cuh"
 #include "cuda/hopper/row_sharing.cuh"
 #include "cuda/service.cuh"
 
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   if (threadIdx.x == 0) {
     block.init_barriers();
     block.rows.init();
+    block.desk.init();
     block.mail.init();
   }
   begin_trace(args, block.logs);
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     } else if (runs && warp < kFirstLoader) {
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
-                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.listed},
+                              WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.desk},
                               DispatcherWarp{});
     } else if (runs) {
       Loader<kPairs>(call, block, maps, warp - kFirstLoader).run();
@@ -80,10 +82,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   } else {
     take_registers<kConsumerRegisters>();
     if (runs) {
-      if (blockIdx.x == 0 && call.lists_at_once()) OwnList(call, block, warp - kFirstConsumer).make();
-      push_offered_rows(call, fabric, block);
-      Consumer<dtype, kPairs>(call, fabric, args.weights, block, warp - kFirstConsumer).run();
-      help_combine<dtype>(args, call, block, warp - kFirstConsumer,
+      if (static_cast<int>(blockIdx.x) < call.roster.num_subscribers) ListMaker(call, block, warp - kFirstConsumer).serve();
+      const bool pushed = EarlyPush::applies(call) && EarlyPush(call, fabric, block, warp - kFirstConsumer).run();
+      if (!pushed) push_offered_rows(call, fabric, block);
+      // Asked for anew: what follows from it does not stay in registers through the tiles.
+      Consumer<dtype, kPairs>(call, fabric, args.weights, block, fresh_thread_index() / 32 - kFirstConsumer).run();
+      help_combine<dtype>(args, call, block, fresh_thread_index() / 32 - kFirstConsumer,
                           WarpLog{block.logs, rows.helper(0) - kFirstConsumer});
     }
     await_all_roles();

@@ -25,6 +25,7 @@ class Loader {
       prefetch_map(maps_.narrow_down);
       prefetch_map(maps_.intermediate);
     }
+    if (static_cast<int>(blockIdx.x) < call_.roster.num_subscribers) block_.listed.wait(0);
     while (true) {
       block_.filled[slot_.index()].wait(slot_.parity());
       const TaskSlot& slot = block_.slots[slot_.index()];
@@ -35,7 +36,7 @@ class Loader {
         block_.stored[slot_.index()].wait(slot_.parity());  // no phase goes by unseen
       } else {
         if (kPairs && slot.aligns) skip_to_first_stage();
-        for_each_product(slot, [&](int tile, bool wide) { load_product(slot, tile, wide); });
+        for_each_product(slot, [&](int tile) { load_product(slot, tile, is_wide(slot, tile)); });
       }
       if (asks()) log().ran(slot.task);
       block_.done[slot_.index()].arrive();

@@ -173,6 +173,17 @@ template <int name, int threads>
 __device__ inline void named_barrier() {
   asm volatile("barrier.cta.sync %0, %1;" ::"n"(name), "n"(threads) : "memory");
 }
+/// The same; whether all of them say yes.
+template <int name, int threads>
+__device__ inline bool named_barrier_all(bool mine) {
+  std::uint32_t all;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.cta.red.and.pred q, %2, %3, p; selp.u32 %0, 1, 0, q;}"
+      : "=r"(all)
+      : "r"(mine ? 1u : 0u), "n"(name), "n"(threads)
+      : "memory");
+  return all != 0;
+}
 
 /// Registers of each thread of the warpgroup from here on. All its warps call it, on a path of their own.
 template <int count>

@@ -21,6 +21,12 @@ struct DispatcherWarp : WarpGroup {
   }
   __device__ void await_shared() const { rows().await(*this); }
   __device__ void end_sharing() const { rows().close(*this); }
+  /// Whether the consumers have pushed all there is, in a call listed from ids: see early_push.cuh.
+  __device__ static bool pushed_early() {
+    BlockMemory& block = block_memory();
+    block.pushed.wait(0);
+    return block.pushed_early;
+  }
 };
 
 /// A consumer warp until the rows of a wave, mostly the first, are done, or the first task of its block is there.

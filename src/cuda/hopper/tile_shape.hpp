@@ -15,6 +15,11 @@ inline constexpr int kTileColumns = 256;
 inline constexpr int kExtraRows = 16;
 inline constexpr int kStageElements = 64;  ///< of k
 inline constexpr int kStages = 4;
+inline constexpr int kMostRows = kTileRows + kExtraRows;
+inline constexpr int kStageRowBytes = kStageElements * 2;
+inline constexpr int kStageTokenBytes = kMostRows * kStageRowBytes;
+inline constexpr int kStageWeightBytes = kTileColumns * kStageRowBytes;
+inline constexpr int kStageBytes = kStageTokenBytes + kStageWeightBytes;
 /// A foreman needs about 15 us to hand out a task and to follow it up beside others; tiles over fewer elements of k take
 /// less (ADR 10).
 inline constexpr int kTaskElements = 2048;
@@ -67,12 +72,12 @@ inline constexpr int kFewestBlocks = 3;
 /// Staging area of one consumer warp: 16 rows of 64 columns, or 4 rows of a whole tile.
 inline constexpr int kStagingBytes = 2048;
 
-/// Most routes of own tokens that the first block's consumers list (own_list.cuh), if their staging areas hold a sum a warp
-/// and a count a warp and expert, of 4 and 2 bytes. With more routes planners are as fast, and counts have 16 bits.
+/// Most routes of a rank that the consumers of a subscriber's block list (list_maker.cuh); with more planners are as fast.
+inline constexpr int kMostListedRoutes = 8192;
+/// The same with so many experts a rank; 0: the operand stages have no room for what they need.
 constexpr int listed_routes(int num_local_experts) {
-  constexpr int kMost = 8192;
-  static_assert(kMost < 1 << 16);
-  return kConsumerWarps * (4 + 2 * num_local_experts) <= kConsumerWarps * kStagingBytes ? kMost : 0;
+  const int words = 2 * kMostListedRoutes + kConsumerWarps * (2 + 2 * num_local_experts);
+  return 4 * words <= kStages * kStageBytes ? kMostListedRoutes : 0;
 }
 
 // Registers a thread, of the first warpgroup and of the consumers. At launch it is 168.
