@@ -166,7 +166,7 @@ class Scheduler {
   FLASHMOE_HD std::uint32_t blocks_for(std::uint32_t pending) const {
     const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const auto extra = static_cast<std::uint32_t>(geometry().tile.extra_rows);
-    if (pending <= extra) return flushing_ && pending > 0 ? 1 : 0;
+    if (pending <= rows + extra) return has_blocks(pending) ? 1 : 0;
     return (pending - extra + (flushing_ ? rows - 1 : 0)) / rows;
   }
 
@@ -256,11 +256,12 @@ class Scheduler {
   /// tasks, which then wait for them, are long, if the last round of several would and from these on there is no more than one.
   FLASHMOE_HD bool narrow_ups_are_better(const Scan& wanted, std::uint32_t count, std::uint32_t rows) const {
     if (!nothing_will_land() || rows > static_cast<std::uint32_t>(geometry().tile.narrow_rows)) return false;
-    const auto tasks = static_cast<std::uint64_t>(up_tasks());
-    const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
-    if (knows_all_ && 2 * tasks * (num_cut_ - count + wanted.total + num_left_) <= processors) return true;
-    const std::uint64_t all = tasks * num_cut_;
-    const std::uint64_t in_last_round = (all - 1) % processors + 1;
+    const auto tasks = static_cast<std::uint32_t>(up_tasks());
+    const auto processors = static_cast<std::uint32_t>(call_.roster.num_processors);
+    const auto num_cut = static_cast<std::uint32_t>(num_cut_);  // see index_of()
+    if (knows_all_ && 2 * tasks * (num_cut - count + wanted.total + num_left_) <= processors) return true;
+    const std::uint32_t all = tasks * num_cut;
+    const std::uint32_t in_last_round = (all - 1) % processors + 1;
     const bool ends = all > processors && tasks * (count - wanted.before) <= processors;
     return call_.plan.narrow_ends && !cutting_ && ends && 2 * in_last_round <= processors;
   }

@@ -85,7 +85,7 @@ class Subscriber {
     state.header_known = 1;
     call_.epoch_state().num_waves[source] = state.num_waves;
     if constexpr (kHasHelp) {
-      if (call_.listed_at_once(num_tokens)) group.ask_for_list(position_of(source), num_tokens);
+      if (has_help(source, num_tokens)) group.ask_for_list(position_of(source), num_tokens);
     }
   }
 
@@ -183,7 +183,7 @@ class Subscriber {
     const auto num_tokens = static_cast<std::int64_t>(state.num_tokens);
     const int slot = ring_slot(source, 0);
     if constexpr (kHasHelp) {
-      if (call_.listed_at_once(num_tokens)) {
+      if (has_help(source, num_tokens)) {
         switch (group.list_state(position_of(source))) {
           case ListState::awaited: return waiting_for_ids(source);
           case ListState::made:
@@ -213,6 +213,10 @@ class Subscriber {
 
   /// Whether other threads make lists in its place: see cuda/hopper/list_desk.cuh.
   static constexpr bool kHasHelp = requires(const Group& group) { group.list_state(0); };
+  /// Whether they make that of `source`: of the few ids of a lined call a warp makes it as soon.
+  FLASHMOE_HD bool has_help(int source, std::int64_t num_tokens) const {
+    return call_.listed_at_once(num_tokens) && (source == call_.rank || !call_.lined());
+  }
   /// Of a source among those that this subscriber follows.
   FLASHMOE_HD int position_of(int source) const {
     const int offset = source >= call_.rank ? source - call_.rank : source - call_.rank + geometry().num_ranks;

@@ -50,6 +50,7 @@ struct KernelArgs {
   const std::int64_t* num_tokens = nullptr;      ///< device memory, or null: call.num_tokens holds
   std::uint64_t deadline_ns = 0;
   int decode_rows = 0;                           ///< engine hopper: most rows of an m-block that runs as decode tiles for being small
+  bool early_push = true;                        ///< engine hopper: consumers push rows of few tokens, if the gate is open
   KernelState* state = nullptr;                  ///< device memory
   Outcome* outcome = nullptr;                    ///< pinned host memory
   TraceTarget trace;

@@ -25,6 +25,7 @@ struct LaunchOptions {
   int num_blocks = 0;              ///< blocks of one rank, or the engine's least; 0: its share of the multiprocessors
   double deadline_seconds = 30.0;
   int flush_after_idle_steps = 100;  ///< see Call: about 0.25 ms
+  bool early_push = true;                 ///< engine hopper, for experiments: see hopper/early_push.cuh
   int decode_rows = hopper::kDecodeRows;  ///< engine hopper, for experiments: 0 .. hopper::kDecodeRows, see tile_shape.hpp
 };
 

@@ -189,6 +189,9 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
     const std::int64_t waves = num_waves(g, g.max_tokens);
     text += fmt::format("wire form counted: rows and counters, {} wave{} of up to {} tokens, {} in flight a source",
                         waves, waves == 1 ? "" : "s", g.wave_tokens, g.wave_ring);
+    if (plan.result_form == ResultForm::per_route && g.listed_tokens > 0) {
+      text += fmt::format("; a rank with up to {} tokens sends ids, from which receivers make their lists", g.listed_tokens);
+    }
   }
   const WireEstimate estimate = estimate_wire(problem, g.max_tokens);
   if (plan.result_form == ResultForm::pre_reduced) {

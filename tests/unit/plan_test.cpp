@@ -91,6 +91,21 @@ TEST(Forms, the_bound_of_lined_calls_is_bytes_of_results_and_tokens) {
   EXPECT_EQ(plan_call(wide, plan_geometry(wide, kEngine), 1).wire_form, WireForm::counted);
 }
 
+TEST(Forms, of_few_routes_receivers_make_the_list) {
+  EngineTraits engine = kEngine;
+  EXPECT_EQ(plan_geometry(qwen(8192), engine).listed_tokens, 0);
+  engine.listed_routes = 100;
+  Problem problem = qwen(8192);  // top 8
+  problem.result_form = ResultForm::per_route;
+  const Geometry g = plan_geometry(problem, engine);
+  EXPECT_EQ(g.listed_tokens, 12);
+  EXPECT_THAT(explain_plan(problem, g, plan_call(problem, g, 8192)),
+              HasSubstr("a rank with up to 12 tokens sends ids, from which receivers make their lists"));
+  Problem small_waves = qwen(8192);
+  small_waves.wave_tokens = 5;
+  EXPECT_EQ(plan_geometry(small_waves, engine).listed_tokens, 5) << "one wave at most";
+}
+
 TEST(Forms, fixed_ones_are_kept) {
   Problem problem = qwen(1000);
   problem.wire_form = WireForm::lined;

@@ -27,12 +27,13 @@ class EarlyPush {
       : call_(call), fabric_(fabric), block_(block), warp_(warp),
         tokens_(share_of(call.num_tokens, call.roster.num_dispatchers, dispatcher_of(call))) {}
 
-  /// All consumers of the block: sends its share of the ids, pushes its rows and signals them. False where the gate is closed.
-  __device__ bool run() {
+  /// All consumers of the block: sends its share of the ids, pushes its rows and signals them. False where they do not: the gate
+  /// is closed, or `wanted` says so.
+  __device__ bool run(bool wanted) {
     const std::uint64_t sequence = call_.epoch_state().wave_sequence[call_.rank];
     bool closed = false;
     if (warp_ == kConsumerWarps - 1) {  // ids before any rows, which they would queue behind
-      closed = !gate_is_open(sequence);
+      closed = !wanted || !gate_is_open(sequence);
       if (!WarpGroup::any(closed)) {
         send_ids(WarpGroup{}, fabric_, call_, dispatcher_of(call_), sequence,
                  reinterpret_cast<std::uint64_t*>(block_.staging[warp_]), kStagingBytes / sizeof(Line::data));

@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     take_registers<kConsumerRegisters>();
     if (runs) {
       if (static_cast<int>(blockIdx.x) < call.roster.num_subscribers) ListMaker(call, block, warp - kFirstConsumer).serve();
-      const bool pushed = EarlyPush::applies(call) && EarlyPush(call, fabric, block, warp - kFirstConsumer).run();
+      const bool pushed =
+          EarlyPush::applies(call) && EarlyPush(call, fabric, block, warp - kFirstConsumer).run(args.early_push);
       if (!pushed) push_offered_rows(call, fabric, block);
       // Asked for anew: what follows from it does not stay in registers through the tiles.
       Consumer<dtype, kPairs>(call, fabric, args.weights, block, fresh_thread_index() / 32 - kFirstConsumer).run();

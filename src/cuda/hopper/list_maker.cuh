@@ -31,6 +31,7 @@ class ListMaker {
     const int num_sources = min((call_.geometry().num_ranks - first_source + step - 1) / step, ListDesk::kMostSources);
     std::uint32_t open = (1u << num_sources) - 1;  // positions of sources whose lists are not made
     if (first_source == 0 && !call_.listed_at_once(call_.num_tokens)) open &= ~1u;
+    if (call_.lined()) open &= first_source == 0 ? 1u : 0u;  // see Subscriber::has_help()
     do {
 #pragma unroll 1
       for (std::uint32_t rest = open; rest != 0; rest &= rest - 1) {
@@ -84,7 +85,6 @@ class ListMaker {
       if (other == warp_) first_slot = num_slots;
       num_slots += slots()[other];
     }
-    if (call_.lined() && !own_ && thread_ == 0) publish(call_.lined_ready(source), std::uint64_t{num_slots} + 1);
     const std::uint32_t num_entries = find_places(image, num_slots);
     await_consumers();
     place_routes(first_slot);
