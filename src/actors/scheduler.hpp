@@ -332,13 +332,14 @@ class Scheduler {
   /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread. What it reads of the call it reads
   /// once: it stores in between.
   FLASHMOE_HD void cut_expert(int expert, std::uint64_t first, std::uint32_t count) {
-    constexpr int kSlots = 4;  // looked at side by side
+    constexpr int kSlots = 4;  // looked at side by side, once all rows have landed: before, each look has to acquire
     const auto tile_rows = static_cast<std::uint32_t>(geometry().tile.rows);
     const auto most_rows = static_cast<std::uint32_t>(geometry().tile.most_rows());
     const std::uint32_t places = num_places();
     const int num_slots = call_.num_wave_slots();
     const int apart = call_.slots_apart();
     const bool all_landed = nothing_will_land();
+    const int at_once = all_landed ? kSlots : 1;
     const ExpertRows expert_rows = rows_of(expert);
     MBlock* const blocks = &call_.m_block(0);
     std::uint32_t place = index_of(first);
@@ -365,17 +366,19 @@ class Scheduler {
       room = room_of_next();
     };
     int slot = call_.rank * geometry().wave_ring;
-    for (int seen = 0; seen < num_slots && (cut < count || rehearsing_); seen += kSlots * apart) {
+    for (int seen = 0; seen < num_slots && (cut < count || rehearsing_); seen += at_once * apart) {
       int slots[kSlots];
       LandedRows landed[kSlots];
       FLASHMOE_UNROLL
       for (int i = 0; i < kSlots; ++i) {
         slots[i] = slot;
-        landed[i] = seen + i * apart < num_slots ? expert_rows.of_slot(slot, all_landed) : LandedRows{};
+        landed[i] = LandedRows{};
+        if (i >= at_once || seen + i * apart >= num_slots) continue;
+        landed[i] = expert_rows.of_slot(slot, all_landed);
         slot = slot + apart < num_slots ? slot + apart : 0;
       }
       FLASHMOE_ROLLED
-      for (int i = 0; i < kSlots && cut < count; ++i) {
+      for (int i = 0; i < at_once && cut < count; ++i) {
         std::uint32_t available = landed[0].count;
         std::uint32_t entry = landed[0].first_entry;
         while (available > 0 && cut < count) {
