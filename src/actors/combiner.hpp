@@ -86,7 +86,7 @@ class Combiner {
       block_seen_ = -1;
     }
     const std::int64_t token = call_token - call_.wave_begin(wave);
-    const bool complete = results_are_here(static_cast<int>(token / g.token_block));
+    const bool complete = results_are_here(group, static_cast<int>(token / g.token_block));
     group.sync();
     std::int64_t next = 0;
     if (complete) next = claim(group);  // its answer comes while the part is combined
@@ -102,14 +102,21 @@ class Combiner {
   }
 
   /// Whether all results of a token block of the wave have come; else wait_ says whose are missing.
-  FLASHMOE_HD bool results_are_here(int block) {
+  FLASHMOE_HD bool results_are_here(const Group& group, int block) {
     if (block == block_seen_) return true;
     const std::uint64_t* targets = call_.result_targets(slot_, block);
-    for (int peer = 0; peer < geometry().num_ranks; ++peer) {
-      const std::uint64_t seen =
-          observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot_, block)));
-      if (seen < targets[peer]) {
-        waiting(SignalKind::result_count, peer, targets[peer], seen);
+    FLASHMOE_ROLLED
+    for (int base = 0; base < geometry().num_ranks; base += group.size()) {
+      const int peer = base + group.index();
+      std::uint64_t target = 0;
+      std::uint64_t seen = 0;
+      if (peer < geometry().num_ranks) {
+        target = targets[peer];
+        seen = observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.result_count(peer, slot_, block)));
+      }
+      const bool missing = seen < target;
+      if (group.any(missing)) {
+        waiting(SignalKind::result_count, group.first(missing, peer), group.first(missing, target), group.first(missing, seen));
         return false;
       }
     }

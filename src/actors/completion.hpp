@@ -71,10 +71,12 @@ class Completion {
   /// Rows of an m-block whose entries a thread reads side by side.
   static constexpr std::uint32_t kRowsEach = 4;
 
-  /// One add for those of each kRowsEach rows that go back to one token block. The down tiles of the block are all pushed.
+  /// One add for those of each kRowsEach rows that go back to one token block. The down tiles of the block are all pushed, which
+  /// all of the adds tell.
   FLASHMOE_HD void signal_results(const Group& group, const MBlock& block) {
     const std::uint32_t num_segments = block.num_segments;
     Segment rows = block.segments[0];
+    fabric_.release(geometry().num_ranks > 1);
     for (std::uint32_t segment = 0; segment < num_segments; ++segment) {
       const Segment next = block.segments[segment + 1 < num_segments ? segment + 1 : segment];
       const RouteImage image = call_.image(static_cast<int>(rows.wave_slot));

@@ -39,23 +39,6 @@ FLASHMOE_HD inline void add(T* counter, T amount) {
   detail::AtomicRef<scope, T>(*counter).fetch_add(amount, cuda::memory_order_release);
 }
 
-/// add() to several counters, with one fence on the GPU. Amounts of 0 are passed over.
-template <Scope scope, std::size_t count, class T>
-FLASHMOE_HD inline void add_all(T* const (&counters)[count], const T (&amounts)[count]) {
-#if defined(__CUDA_ARCH__)
-  cuda::atomic_thread_fence(cuda::memory_order_release,
-                            scope == Scope::system ? cuda::thread_scope_system : cuda::thread_scope_device);
-  FLASHMOE_UNROLL
-  for (std::size_t i = 0; i < count; ++i) {
-    if (amounts[i] > 0) detail::AtomicRef<scope, T>(*counters[i]).fetch_add(amounts[i], cuda::memory_order_relaxed);
-  }
-#else
-  for (std::size_t i = 0; i < count; ++i) {
-    if (amounts[i] > 0) add<scope>(counters[i], amounts[i]);
-  }
-#endif
-}
-
 /// Adds and returns the value before: the one whose add completes a count has seen the work of all the others.
 /// Memory ordering: acquire and release, within the rank.
 template <class T>

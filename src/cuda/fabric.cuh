@@ -93,22 +93,27 @@ class Fabric {
     }
   }
 
-  /// signal() of several counters of one peer; amounts of 0 are passed over.
+  /// What this thread has done or seen is told by all its signal_all() that follow: to this rank's actors, or to other ranks, too.
+  __device__ void release(bool to_others) const {
+    if (to_others) {
+      cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_system);
+    } else {
+      cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_device);
+    }
+  }
+
+  /// signal() of several counters of one peer, after release(): a fence for each would be waited for. Amounts of 0 are passed over.
   template <std::size_t count>
   __device__ void signal_all(int peer, const std::size_t (&offsets)[count], const std::uint64_t (&amounts)[count]) const {
-    std::uint64_t* counters[count];
     int signals = 0;
 #pragma unroll
     for (std::size_t i = 0; i < count; ++i) {
-      counters[i] = reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offsets[i]);
-      signals += amounts[i] > 0 ? 1 : 0;
+      if (amounts[i] == 0) continue;
+      auto* counter = reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offsets[i]);
+      cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(*counter).fetch_add(amounts[i], cuda::memory_order_relaxed);
+      ++signals;
     }
-    if (peer == rank_) {
-      add_all<Scope::device>(counters, amounts);
-    } else {
-      add_all<Scope::system>(counters, amounts);
-      count_overhead(signals * static_cast<std::int64_t>(sizeof(std::uint64_t)));
-    }
+    if (peer != rank_) count_overhead(signals * static_cast<std::int64_t>(sizeof(std::uint64_t)));
   }
 
   /// Where a peer's cell is, for engines that store from registers; they count what they store.

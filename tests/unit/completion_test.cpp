@@ -44,6 +44,7 @@ struct NoFabric {
   void signal(int, std::size_t, std::uint64_t) const {}
   template <std::size_t count>
   void signal_all(int, const std::size_t (&)[count], const std::uint64_t (&)[count]) const {}
+  void release(bool) const {}
 };
 
 TEST(Completion, gives_an_m_block_back_when_no_thread_reads_it_any_more) {
