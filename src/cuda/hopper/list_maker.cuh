@@ -31,8 +31,10 @@ class ListMaker {
     const int num_sources = min((call_.geometry().num_ranks - first_source + step - 1) / step, ListDesk::kMostSources);
     std::uint32_t open = (1u << num_sources) - 1;  // positions of sources whose lists are not made
     if (first_source == 0 && !call_.listed_at_once(call_.num_tokens)) open &= ~1u;
+    if (call_.pre_reduced() || call_.geometry().listed_tokens == 0) open = 0;
     if (call_.lined()) open &= first_source == 0 ? 1u : 0u;  // see Subscriber::has_help()
     do {
+      const std::uint32_t before = open;
 #pragma unroll 1
       for (std::uint32_t rest = open; rest != 0; rest &= rest - 1) {
         const int position = __ffs(static_cast<int>(rest)) - 1;
@@ -43,6 +45,7 @@ class ListMaker {
         make(source, position, static_cast<int>(num_tokens));
         open &= ~(1u << position);
       }
+      if (open == before) __nanosleep(kPauseNs);
     } while (open != 0 && !any_consumer(block_.filled[0].test(0)));
     if (thread_ == 0) block_.desk.leave();
     fence_async_shared();
@@ -51,6 +54,7 @@ class ListMaker {
 
  private:
   static constexpr int kThreads = kConsumerWarps * 32;
+  static constexpr unsigned kPauseNs = 50;
 
   /// This warp's share of a source's ids out of their lines. False while any is missing.
   __device__ bool load_ids(int source, std::int64_t num_tokens) const {

@@ -25,7 +25,10 @@ class Loader {
       prefetch_map(maps_.narrow_down);
       prefetch_map(maps_.intermediate);
     }
-    if (static_cast<int>(blockIdx.x) < call_.roster.num_subscribers) block_.listed.wait(0);
+    if (static_cast<int>(blockIdx.x) < call_.roster.num_subscribers) {
+      block_.listed.wait(0);
+      if constexpr (kPairs) fence_cluster();  // the pair's other block copies into these stages, too
+    }
     while (true) {
       block_.filled[slot_.index()].wait(slot_.parity());
       const TaskSlot& slot = block_.slots[slot_.index()];

@@ -79,6 +79,9 @@ class RingPosition {
 /// Barriers initialised by this thread are visible to bulk copies after this and a block barrier.
 __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
+/// What this thread has seen comes before what it tells other blocks of its cluster later.
+__device__ inline void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
+
 /// This thread's (and by cumulativity others') ordinary accesses to shared memory come before later ones of wgmma and
 /// bulk copies. cp.async counts as ordinary.
 __device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
