@@ -68,7 +68,8 @@ struct Call {
   /// Whether a rank with `tokens` tokens sends its ids, from which every receiver, itself among them, makes the list that it
   /// would have sent; else its planners make them. They are few, or the call is lined.
   FLASHMOE_HD bool listed_from_ids(std::int64_t tokens) const { return lined() || listed_at_once(tokens); }
-  /// Whether there are so few that an engine with threads to spare may make a list of them in the place of the subscriber.
+  /// Whether there are so few that an engine with threads to spare may make a list of them in the place of the subscriber. Results
+  /// are per_route then: pre_reduced ones need an index of slots, which subscribers make.
   FLASHMOE_HD bool listed_at_once(std::int64_t tokens) const {
     return tokens > 0 && tokens <= geometry().listed_tokens && !pre_reduced();
   }

@@ -352,7 +352,8 @@ class Dispatcher {
   }
 
   FLASHMOE_HD Step end_wave(const Group& group) {
-    raise_result_targets(group, call_, wave_, ring_slot_, tokens_);  // whoever reads them or counts the next wave waits for `pushed`
+    // Whoever reads them or counts the next wave waits for `pushed`.
+    raise_result_targets(group, call_, wave_, ring_slot_, tokens_);
     if (!sends_ids_ && index_ < call_.num_planners()) planner().clear_set(group);
     group.sync();
     if (group.leader()) join(&call_.counters().pushed, std::uint64_t{1});

@@ -1,6 +1,6 @@
 // From topk_ids to slots and route lists: which tokens of a wave go to which rank, in which slot, and what each
 // local expert of the destination gathers. Deterministic: slots in token order, routes in (token, choice) order.
-// Used by the sender of the counted form (in chunks, one per dispatcher) and by the receiver of the lined form.
+// Used by the sender of the counted form (in chunks, one per dispatcher), and by the receiver where ids are sent.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ enum class HeapRegion : std::uint8_t {
   consumed,       // [num_ranks][wave_ring] u64, indexed by receiver    waves the receiver has retired
   arrivals,       // [num_ranks][wave_ring][slot_blocks] u64           rows landed
   result_counts,  // [num_ranks][wave_ring][token_blocks] u64          result cells landed, indexed by expert rank
-  lists,          // [num_ranks][wave_ring][list_lines] lines          route images
+  lists,          // [num_ranks][wave_ring][list_lines] lines          route images, or few ids to make them of
   tokens,         // [num_ranks][wave_ring][wave_tokens][hidden]       a token once per destination rank
   results,        // [wave_ring][wave_tokens][num_result_cells][hidden]
   lined_ids,      // [num_ranks][2][id_lines] lines                    every rank's topk_ids (and weights)

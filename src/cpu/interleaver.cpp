@@ -133,7 +133,11 @@ class Interleaver::Turns {
 
   /// Everything gets its turn, in a random rotation, until something moves; false when nothing can.
   bool move_anything() {
-    const int rounds = group_.ranks_.front()->context->options().flush_after_idle_steps + 2;
+    // As many as an actor may be idle for before it gets on: the scheduler flushes after some, and a processor that looks for its
+    // task passes so many batches a look, at most all of the ring.
+    constexpr std::uint32_t kBatchesALook = 8;
+    const auto looks = static_cast<int>(task_ring_capacity(group_.heap_->layout().geometry) / kBatchesALook);
+    const int rounds = group_.ranks_.front()->context->options().flush_after_idle_steps + 2 + looks;
     for (int round = 0; round < rounds; ++round) {
       const std::size_t first = below(actors_.size());
       for (std::size_t i = 0; i < actors_.size(); ++i) {

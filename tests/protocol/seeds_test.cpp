@@ -18,8 +18,12 @@ std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
 }
 
 /// The calls in two runs on one heap: inside a run ranks run ahead of each other, between the runs all payload is poisoned.
-void run_seed(std::uint64_t seed) {
+void run_seed(std::uint64_t seed, bool narrow = false) {
   Scenario it = make_scenario(seed, kCalls);
+  if (narrow) {
+    it.geometry.wave_ring = 1;
+    it.geometry.listed_tokens = it.geometry.wave_tokens;
+  }
   SCOPED_TRACE(fmt::format("seed {}: {}", seed, it.to_string()));
   const auto experts = std::make_shared<DenseExperts>(it.problem, seed, Values::small_integers);
   const auto group = make_group(it, experts);
@@ -43,6 +47,15 @@ TEST(Seeds, every_order_of_steps_and_deliveries_gives_the_exact_result) {
   const std::uint64_t count = from_environment("FLASHMOE_SEEDS", kDefaultSeeds);
   for (std::uint64_t seed = first; seed < first + count && !HasFatalFailure() && !HasNonfatalFailure(); ++seed) {
     run_seed(seed);
+  }
+}
+
+/// Every ring slot is used by every wave, of planned and of listed calls in turn: whoever does not wait at the gate is seen soon.
+TEST(Seeds, with_rings_of_one_wave_and_lists_from_ids_results_are_exact) {
+  const std::uint64_t first = from_environment("FLASHMOE_FIRST_SEED", 0);
+  const std::uint64_t count = from_environment("FLASHMOE_SEEDS", kDefaultSeeds / 4);
+  for (std::uint64_t seed = first; seed < first + count && !HasFatalFailure() && !HasNonfatalFailure(); ++seed) {
+    run_seed(seed, true);
   }
 }
 

@@ -24,7 +24,7 @@ TEST_P(Threads, two_hundred_calls_on_one_heap_are_exact_with_one_thread_an_actor
   const Problem problem{.num_ranks = GetParam().num_ranks, .hidden = 128, .intermediate = 16, .num_experts = 24, .top_k = 2,
                         .max_tokens = 150,
                         .dtype = DType::fp64, .activation = Activation::relu, .gated = false,
-                        .wire_form = GetParam().wire, .result_form = GetParam().result, .wave_tokens = 10, .wave_ring = 2};
+                        .wire_form = GetParam().wire, .result_form = GetParam().result, .wave_tokens = 40, .wave_ring = 2};
   const auto experts = std::make_shared<DenseExperts>(problem, 1, Values::small_integers);
   CpuWorld world(problem, experts,
                  {.roster = {.num_dispatchers = 2,
@@ -33,7 +33,7 @@ TEST_P(Threads, two_hundred_calls_on_one_heap_are_exact_with_one_thread_an_actor
                              .num_helpers = 8},
                   .num_threads = 0,
                   .flush_after_idle_steps = 3},
-                 {.tile = {.rows = 4, .up_columns = 8, .down_columns = 8}, .num_m_blocks = 3, .listed_routes = 16});
+                 {.tile = {.rows = 4, .up_columns = 8, .down_columns = 8}, .num_m_blocks = 3, .listed_routes = 80});
   world.poison();
   world.each_rank([&](std::size_t rank) {
     for (int call = 0; call < fewer_if_sanitized(200); ++call) {

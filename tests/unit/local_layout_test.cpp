@@ -30,6 +30,7 @@ Drawn draw() {
   g.max_tokens = 3 * g.wave_tokens;
   g.wave_ring = between(1, 4);
   g.lined_tokens = between(0, 30);
+  g.listed_tokens = between(0, g.wave_tokens);
   g.slot_block = between(1, 8);
   g.token_block = between(1, 8);
   g.pre_reduced = between(0, 1) == 1;
@@ -107,7 +108,7 @@ RC_GTEST_PROP(LocalLayout, views_fill_their_slices_in_order_and_end_at_the_total
   slices.add(call.expert_counts(0), call.expert_counts(roster.num_subscribers - 1), g.num_local_experts);
   if (g.pre_reduced) slices.add(call.slot_routes(0, 0), call.slot_routes(waves - 1, slots - 1), g.top_k);
   slices.add(call.header_words(0), call.header_words(ranks - 1), kHeaderWords);
-  if (g.lined_tokens > 0) {
+  if (g.id_tokens() > 0) {
     slices.add(call.token_slots(0), call.token_slots(roster.num_subscribers - 1), g.id_tokens());
     slices.add(call.source_ids(0), call.source_ids(ranks - 1), id_words(g, g.id_tokens(), g.list_weights));
   }

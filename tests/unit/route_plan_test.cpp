@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <array>
 #include <vector>
 
 #include "core/route_image.hpp"
+#include "support/lanes.hpp"
 
 namespace flashmoe {
 namespace {
@@ -155,6 +157,24 @@ RC_GTEST_PROP(RoutePlan, images_list_each_experts_routes_in_order_with_slots_and
     }
   }
   RC_ASSERT(index == entries);
+}
+
+RC_GTEST_PROP(RoutePlan, a_group_counts_the_tokens_that_go_to_a_rank_as_one_thread_does, ()) {
+  const Wave wave = draw_wave();
+  const int destination = *rc::gen::inRange(0, wave.g.num_ranks);
+  std::uint32_t wanted = 0;
+  for (std::int64_t token = 0; token < wave.tokens; ++token) {
+    wanted += goes_to(wave.g, wave.ids.data() + token * wave.g.top_k, destination) ? 1 : 0;
+  }
+  RC_ASSERT(count_tokens_to(SoloGroup{}, wave.g, wave.ids.data(), wave.tokens, destination) == wanted);
+  using Four = test::Lanes<4>;
+  std::array<std::uint32_t, 4> counts{};
+  Four lanes;
+  lanes.run([&](const Four::Group& group) {
+    counts[static_cast<std::size_t>(group.index())] =
+        count_tokens_to(group, wave.g, wave.ids.data(), wave.tokens, destination);
+  });
+  for (const std::uint32_t count : counts) RC_ASSERT(count == wanted);
 }
 
 TEST(RoutePlan, the_first_wrong_id_is_found_and_only_in_its_range) {

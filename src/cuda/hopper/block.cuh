@@ -13,8 +13,8 @@
 //   subscriber --desk--> consumers                   (no barrier: until their first task they make lists for it)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
-// and are asked for when the cells are there; rows are pushed early without any wait, and lists are left when a task comes. Nor does SharedRows::await(): whoever has taken a row is storing it, and waits for
-// nothing.
+// and are asked for when the cells are there; rows are pushed early without any wait, and lists are left when a task comes. Nor
+// does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing.
 #pragma once
 
 #include <cstdint>
