@@ -331,6 +331,27 @@ TEST(Scheduler, cuts_no_more_m_blocks_than_places_are_free) {
   EXPECT_EQ(rank.call.m_block(0).segments[0].first_entry, 8u);
 }
 
+TEST(Scheduler, a_group_goes_on_at_the_first_place_behind_the_last) {
+  Landed rank({32, 0}, 9);  // eight m-blocks, then two in the places 8 and 0
+  rank.keep_open(1);
+  Scheduler<SoloGroup> scheduler(rank.call);
+  rank.tasks(scheduler);
+  rank.call.m_block(0).free = 1;
+  rank.call.landed(0)[1] = 8;
+  rank.keep_open(2);
+  rank.tasks(scheduler);
+  for (const std::uint32_t offset : {0u, 1u}) {
+    const MBlock& block = rank.call.m_block(offset == 0 ? 8 : 0);
+    EXPECT_EQ(block.local_expert, 1u);
+    EXPECT_EQ(block.group_offset, offset);
+    EXPECT_EQ(block.group_size, 2u);
+    EXPECT_EQ(block.num_rows, 4u);
+    EXPECT_EQ(block.num_segments, 1u);
+    EXPECT_EQ(block.segments[0].first_entry, 32 + 4 * offset);
+  }
+  EXPECT_EQ(rank.call.taken(0)[1], 8u);
+}
+
 TEST(Scheduler, cuts_late_so_that_rows_that_land_meanwhile_share_the_weights) {
   Landed rank({4, 4, 4, 4, 8}, 9);
   rank.call.landed(0)[4] = 4;
