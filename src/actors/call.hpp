@@ -120,6 +120,12 @@ struct Call {
     return static_cast<int>(power_of_two ? sequence & (ring - 1) : sequence % ring);
   }
 
+  /// Whether a receiver whose `consumed` counter of the slot reads `seen` has retired all waves that lay there before: there were
+  /// sequence / wave_ring, but a GPU takes long to divide them.
+  FLASHMOE_HD bool has_retired(std::uint64_t seen, std::uint64_t sequence) const {
+    return (seen + 1) * static_cast<std::uint64_t>(geometry().wave_ring) > sequence;
+  }
+
   // Typed views of the local scratch. `wave_slot` is source * wave_ring + ring slot.
   FLASHMOE_HD int wave_slot(int source, int ring_slot) const { return source * geometry().wave_ring + ring_slot; }
   FLASHMOE_HD int num_wave_slots() const { return geometry().num_ranks * geometry().wave_ring; }

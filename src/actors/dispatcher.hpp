@@ -133,7 +133,7 @@ class Dispatcher {
       bool retired = true;
       if (peer < geometry().num_ranks) {
         seen = observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, ring_slot_)));
-        retired = (seen + 1) * ring() > sequence_;  // sequence_ / ring() waves before this one, but a GPU divides late
+        retired = call_.has_retired(seen, sequence_);
       }
       if (group.any(!retired)) {
         return waiting(SignalKind::consumed, group.first(!retired, peer), sequence_ / ring(), group.first(!retired, seen));
@@ -392,7 +392,7 @@ class Dispatcher {
   std::uint64_t planners_joined_ = 0;  ///< what the planners' counters of the slot read when all have joined for it
   WaveCut cut_;                        ///< of the wave
   int part_ = 0;                       ///< of the lists: the next to send here
-  bool sends_lists_ = false;           ///< or has sent
+  bool sends_lists_ = false;           ///< or has sent them, or ids in their place
   bool looks_for_plan_ = false;        ///< before the next row
   Phase then_ = Phase::done;           ///< after the lists
   TokenRange tokens_;                  ///< to push here, of the wave

@@ -46,10 +46,18 @@ FLASHMOE_HD inline T join(T* counter, T amount) {
   return detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_acq_rel);
 }
 
-/// Adds to a count whose readers wait for another signal, or for the group to sync. Memory ordering: relaxed.
-template <class T>
+/// Adds to a count whose readers wait for another signal, or for the group to sync; or after fence_release(). Memory ordering:
+/// relaxed.
+template <Scope scope = Scope::device, class T>
 FLASHMOE_HD inline void tally(T* counter, T amount) {
-  detail::AtomicRef<Scope::device, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
+  detail::AtomicRef<scope, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
+}
+
+/// Makes of all tally() of this thread that follow what add() is, with one fence.
+template <Scope scope>
+FLASHMOE_HD inline void fence_release() {
+  cuda::atomic_thread_fence(cuda::memory_order_release,
+                            scope == Scope::system ? cuda::thread_scope_system : cuda::thread_scope_device);
 }
 
 /// Takes the next `count` of numbers that several actors share out, within the rank; returns the first. Memory ordering:

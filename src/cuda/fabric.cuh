@@ -96,9 +96,9 @@ class Fabric {
   /// What this thread has done or seen is told by all its signal_all() that follow: to this rank's actors, or to other ranks, too.
   __device__ void release(bool to_others) const {
     if (to_others) {
-      cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_system);
+      fence_release<Scope::system>();
     } else {
-      cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_device);
+      fence_release<Scope::device>();
     }
   }
 
@@ -109,8 +109,7 @@ class Fabric {
 #pragma unroll
     for (std::size_t i = 0; i < count; ++i) {
       if (amounts[i] == 0) continue;
-      auto* counter = reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offsets[i]);
-      cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>(*counter).fetch_add(amounts[i], cuda::memory_order_relaxed);
+      tally<Scope::system>(reinterpret_cast<std::uint64_t*>(heap_base_[peer] + offsets[i]), amounts[i]);
       ++signals;
     }
     if (peer != rank_) count_overhead(signals * static_cast<std::int64_t>(sizeof(std::uint64_t)));

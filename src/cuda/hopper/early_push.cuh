@@ -95,7 +95,7 @@ class EarlyPush {
     bool open = true;
     for (int peer = WarpGroup::index(); peer < num_ranks; peer += WarpGroup::size()) {
       const auto seen = observe<Scope::system>(call_.heap_at<std::uint64_t>(call_.heap.consumed(peer, ring_slot)));
-      open = open && (seen + 1) * static_cast<std::uint64_t>(call_.geometry().wave_ring) > sequence;
+      open = open && call_.has_retired(seen, sequence);
     }
     return open;
   }

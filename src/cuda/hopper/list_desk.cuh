@@ -30,7 +30,7 @@ class ListDesk {
   }
 
   /// The list is made, and so is whatever the calling thread has seen of other threads' work. One thread. Memory ordering: release.
-  __device__ void make(int position) {
+  __device__ void tell_made(int position) {
     __threadfence_block();
     atomicOr(&state_, 1u << position);
   }

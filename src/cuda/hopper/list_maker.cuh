@@ -103,7 +103,7 @@ class ListMaker {
       }
       await_consumers();
     }
-    if (thread_ == 0) block_.desk.make(position);
+    if (thread_ == 0) block_.desk.tell_made(position);
     if (thread_ % 128 == 0) block_.logs[kFirstConsumerRow + warp_ / 4].worked();
   }
 
