@@ -6,16 +6,23 @@
 // do while a source is late. So a late rank delays its own rows only, and no processor waits while landed rows exist.
 // Nothing is cut long before processors need it, least of all while rows land: the later, the more rows of an expert have
 // landed, whose m-blocks then share the expert's weights.
+//
+// Of a call with few tokens (Call::listed_from_ids) it is known how many rows every expert will have as soon as all ids are there.
+// An engine may have threads that cut all m-blocks then (CutState), whose processors wait for the rows themselves.
 #pragma once
 
 #include <cstdint>
 
 #include "actors/call.hpp"
+#include "actors/m_blocks.hpp"
 #include "actors/pending_rows.hpp"
 #include "actors/signal.hpp"
 #include "actors/step.hpp"
 
 namespace flashmoe {
+
+/// Of m-blocks that other threads of an engine may cut in the scheduler's place; left: they will not.
+enum class CutState : std::uint8_t { awaited, made, left };
 
 template <class Group>
 class Scheduler {
@@ -26,6 +33,9 @@ class Scheduler {
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
+    if constexpr (kHasHelp) {
+      if (awaits_cut_) return await_cut(group);
+    }
     if (publish_downs(group, lag_)) return Step::advanced;
     const Step step = look_for_work(group);
     // Down tasks before their time: there is nothing to put between.
@@ -38,6 +48,36 @@ class Scheduler {
 
  private:
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+
+  /// Whether the engine has threads that may cut: group.cut_state(), and group.refuse_cut(), false when they have begun.
+  static constexpr bool kHasHelp = requires(const Group& group) { group.cut_state(); };
+
+  /// Until all m-blocks of the call are cut, or will not be. As long as one that flushes, it waits for a rank that is late.
+  FLASHMOE_HD Step await_cut(const Group& group) {
+    switch (group.cut_state()) {
+      case CutState::awaited:
+        if (++idle_steps_ < call_.flush_after_idle_steps || !group.refuse_cut()) {
+          return waiting(SignalKind::landed, num_cut_, retired_);
+        }
+        read_progress(group);
+        start_pass(true);
+        rehearsing_ = false;
+        break;
+      case CutState::left: break;
+      case CutState::made: adopt(group.num_cut()); break;
+    }
+    awaits_cut_ = false;
+    return Step::advanced;
+  }
+
+  /// `count` m-blocks have been cut, all that the call has, and their up tasks published.
+  FLASHMOE_HD void adopt(std::uint32_t count) {
+    num_cut_ = count;
+    num_free_ -= count;
+    closed_ = kAllWavesClosed;
+    published_ = call_.task_ring().latest();
+    end_pass();
+  }
 
   FLASHMOE_HD Step look_for_work(const Group& group) {
     // What comes during a pass makes the next one, but for what is looked at again; after the pass that found all waves closed
@@ -62,8 +102,7 @@ class Scheduler {
     return ahead + static_cast<int>(blocks) * up_tasks() >= enough_early_ * processors;
   }
 
-  /// Of an m-block.
-  FLASHMOE_HD int up_tasks() const { return (geometry().num_up_tiles() + call_.plan.up_tiles - 1) / call_.plan.up_tiles; }
+  FLASHMOE_HD int up_tasks() const { return up_tasks_of_m_block(call_); }
 
   /// Whether they are so few that processors may run out: then part of a group, or down tasks before their time, are better
   /// than nothing. Less than a task each; half of it where no more than one is kept ahead.
@@ -164,10 +203,8 @@ class Scheduler {
   /// M-blocks to be cut of an expert's `pending` rows: all when flushing, else those before which there are the rows of a
   /// full one and as many as the last may have beyond it.
   FLASHMOE_HD std::uint32_t blocks_for(std::uint32_t pending) const {
-    const auto rows = static_cast<std::uint32_t>(geometry().tile.rows);
-    const auto extra = static_cast<std::uint32_t>(geometry().tile.extra_rows);
-    if (pending <= rows + extra) return has_blocks(pending) ? 1 : 0;
-    return (pending - extra + (flushing_ ? rows - 1 : 0)) / rows;
+    if (!has_blocks(pending)) return 0;
+    return flushing_ ? m_blocks_of(geometry().tile, pending) : full_m_blocks_of(geometry().tile, pending);
   }
 
   /// Whether blocks_for() is any.
@@ -236,7 +273,9 @@ class Scheduler {
     group.sync();
     const std::uint32_t rows = my_pending_;
     if (ups.size > 0 || (rehearsing_ && my_expert_ < geometry().num_local_experts)) {
-      cut_expert(my_expert_, num_cut_ + wanted.before, ups.size);
+      const ExpertCut cut{my_expert_, index_of(num_cut_ + wanted.before), ups.size, my_pending_, rehearsing_, false};
+      const std::uint32_t taken = fill_m_blocks(call_, cut, LandedRows(call_, my_expert_, nothing_will_land()));
+      my_pending_ = my_pending_ > taken ? my_pending_ - taken : 0;  // it may have taken what has landed since
     }
     group.sync();
     num_cut_ += count;
@@ -246,24 +285,15 @@ class Scheduler {
       looked_ = false;
       if (rehearsing_ || first_expert_ >= geometry().num_local_experts) end_pass();
     }
-    ups.narrow = narrow_ups_are_better(wanted, count, rows);
+    ups.narrow = nothing_will_land() &&
+                 narrow_ups_are_better(call_, {.rows = rows,
+                                               .of_call = knows_all_ ? static_cast<std::uint32_t>(num_cut_) - count +
+                                                                           wanted.total + num_left_
+                                                                     : 0,
+                                               .cut = static_cast<std::uint32_t>(num_cut_),
+                                               .from_here = cutting_ ? 0 : count - wanted.before});
     call_.task_ring().publish(group, ups, sole());
     return Step::advanced;
-  }
-
-  /// Whether the call ends sooner when the up tasks of this thread's m-blocks, of `rows` rows, have one tile each; `count` have
-  /// been cut with them. Where rows are few it does if all of the call would leave half of the processors idle; and where down
-  /// tasks, which then wait for them, are long, if the last round of several would and from these on there is no more than one.
-  FLASHMOE_HD bool narrow_ups_are_better(const Scan& wanted, std::uint32_t count, std::uint32_t rows) const {
-    if (!nothing_will_land() || rows > static_cast<std::uint32_t>(geometry().tile.narrow_rows)) return false;
-    const auto tasks = static_cast<std::uint32_t>(up_tasks());
-    const auto processors = static_cast<std::uint32_t>(call_.roster.num_processors);
-    const auto num_cut = static_cast<std::uint32_t>(num_cut_);  // see index_of()
-    if (knows_all_ && 2 * tasks * (num_cut - count + wanted.total + num_left_) <= processors) return true;
-    const std::uint32_t all = tasks * num_cut;
-    const std::uint32_t in_last_round = (all - 1) % processors + 1;
-    const bool ends = all > processors && tasks * (count - wanted.before) <= processors;
-    return call_.plan.narrow_ends && !cutting_ && ends && 2 * in_last_round <= processors;
   }
 
   /// Down tasks of the next m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.
@@ -298,112 +328,6 @@ class Scheduler {
     return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
   }
 
-  /// An expert's rows in a wave slot that are in no m-block yet.
-  struct LandedRows {
-    std::uint32_t taken;        ///< before them
-    std::uint32_t count;
-    std::uint32_t first_entry;  ///< if there are any
-  };
-  /// Where they are written down, in wave slot 0: looked up once for all slots.
-  struct ExpertRows {
-    const std::uint32_t* offset;
-    const std::uint32_t* base;
-    const std::uint32_t* landed;
-    std::uint32_t* taken;
-    int experts;  ///< of a slot
-
-    FLASHMOE_HD LandedRows of_slot(int slot, bool all_landed) const {
-      const int at = slot * experts;
-      const std::uint32_t before = taken[at];
-      if (all_landed) {  // read_progress() has acquired all of it: four reads side by side
-        const std::uint32_t first = offset[at + slot] - base[at];
-        return {before, peek(landed + at) - before, first + before};
-      }
-      const std::uint32_t count = observe<Scope::device>(landed + at) - before;
-      if (count == 0) return {before, 0, 0};  // the slot's offsets may be in the making
-      return {before, count, offset[at + slot] + before - base[at]};
-    }
-  };
-  FLASHMOE_HD ExpertRows rows_of(int expert) const {
-    return {call_.expert_offsets(0) + expert, call_.wave_base(0) + expert, call_.landed(0) + expert, call_.taken(0) + expert,
-            geometry().num_local_experts};
-  }
-
-  /// Fills `count` m-blocks with landed rows of one expert, this rank's own first. One thread. What it reads of the call it reads
-  /// once: it stores in between.
-  FLASHMOE_HD void cut_expert(int expert, std::uint64_t first, std::uint32_t count) {
-    constexpr int kSlots = 4;  // looked at side by side, once all rows have landed: before, each look has to acquire
-    const auto tile_rows = static_cast<std::uint32_t>(geometry().tile.rows);
-    const auto most_rows = static_cast<std::uint32_t>(geometry().tile.most_rows());
-    const std::uint32_t places = num_places();
-    const int num_slots = call_.num_wave_slots();
-    const int apart = call_.slots_apart();
-    const bool all_landed = nothing_will_land();
-    const int at_once = all_landed ? kSlots : 1;
-    const ExpertRows expert_rows = rows_of(expert);
-    MBlock* const blocks = &call_.m_block(0);
-    std::uint32_t place = index_of(first);
-    std::uint32_t cut = 0;
-    std::uint32_t rows = 0;
-    std::uint32_t segments = 0;
-    std::uint32_t taken_rows = 0;
-    const auto room_of_next = [&] { return my_pending_ - taken_rows <= most_rows ? most_rows : tile_rows; };
-    std::uint32_t room = room_of_next();
-    const auto close = [&] {
-      MBlock& block = blocks[place];
-      block.local_expert = static_cast<std::uint32_t>(expert);
-      block.num_rows = rows;
-      block.num_segments = segments;
-      block.free = 0;
-      block.holders = 1;
-      block.up_done = 0;
-      block.down_done = 0;
-      block.group_offset = cut++;
-      block.group_size = count;
-      place = place + 1 < places ? place + 1 : 0;
-      taken_rows += rows;
-      rows = segments = 0;
-      room = room_of_next();
-    };
-    int slot = call_.rank * geometry().wave_ring;
-    for (int seen = 0; seen < num_slots && (cut < count || rehearsing_); seen += at_once * apart) {
-      int slots[kSlots];
-      LandedRows landed[kSlots];
-      FLASHMOE_UNROLL
-      for (int i = 0; i < kSlots; ++i) {
-        slots[i] = slot;
-        landed[i] = LandedRows{};
-        if (i >= at_once || seen + i * apart >= num_slots) continue;
-        landed[i] = expert_rows.of_slot(slot, all_landed);
-        slot = slot + apart < num_slots ? slot + apart : 0;
-      }
-      FLASHMOE_ROLLED
-      for (int i = 0; i < at_once && cut < count; ++i) {
-        std::uint32_t available = landed[0].count;
-        std::uint32_t entry = landed[0].first_entry;
-        while (available > 0 && cut < count) {
-          const std::uint32_t some = available < room ? available : room;
-          blocks[place].segments[segments++] = {static_cast<std::uint32_t>(slots[0]), entry, some};
-          rows += some;
-          entry += some;
-          available -= some;
-          room -= some;
-          if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
-        }
-        if (landed[0].count > 0) {
-          expert_rows.taken[slots[0] * expert_rows.experts] = landed[0].taken + landed[0].count - available;
-        }
-        FLASHMOE_UNROLL
-        for (int next = 1; next < kSlots; ++next) {  // to the front: registers have no index
-          slots[next - 1] = slots[next];
-          landed[next - 1] = landed[next];
-        }
-      }
-    }
-    if (rows > 0) close();
-    my_pending_ = my_pending_ > taken_rows ? my_pending_ - taken_rows : 0;
-  }
-
   /// Reduce tasks come from processors, until the last wave has retired.
   FLASHMOE_HD bool no_more_tasks() const {
     return nothing_will_land() &&
@@ -434,8 +358,7 @@ class Scheduler {
     return waiting(SignalKind::landed, num_cut_, retired_);
   }
 
-  /// Most m-blocks of one expert whose tasks alternate; groups are cut together up to that which reaches kMostCut.
-  static constexpr std::uint32_t kMostGrouped = 16;
+  /// Groups are cut together up to that which reaches kMostCut.
   static constexpr std::uint32_t kMostCut = 32;
   /// With so many tasks a processor that none has taken nothing is cut.
   static constexpr int kEnough = 4;
@@ -479,6 +402,7 @@ class Scheduler {
   bool knows_all_ = false;         ///< no more have any
   bool looked_ = false;            ///< what begins with next_expert_ is known
   int idle_steps_ = 0;
+  bool awaits_cut_ = kHasHelp;
   bool cutting_ = true;
   bool flushing_ = false;
   bool finished_ = false;

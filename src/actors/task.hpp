@@ -1,6 +1,6 @@
 // What processors do: a task is a tile of work, or a few side by side. The rows of an up task are there when it is
-// published; a down task is published before its m-block's up tiles are stored, behind their tasks in the ring, and
-// whoever takes it waits for them.
+// published, unless its m-block was cut early, which only engines do whose processors wait for them; a down task is published
+// before its m-block's up tiles are stored, behind their tasks in the ring, and whoever takes it waits for them.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,11 @@ FLASHMOE_HD inline bool same_tiles(const Task& a, const Task& b) {
 inline constexpr int kReduceSlots = 8;
 
 /// Rows [first_entry, first_entry + count) of one wave's route list for one expert.
-struct Segment {
+struct alignas(16) Segment {
   std::uint32_t wave_slot = 0;    ///< source * wave_ring + ring slot
   std::uint32_t first_entry = 0;  ///< into the wave's route image
   std::uint32_t count = 0;
+  std::uint32_t landed = 0;       ///< what Call::landed() of slot and expert has reached once they have landed
 };
 
 /// Up to tile.most_rows() rows of one expert, from any sources: the unit of the intermediate ring.
@@ -53,6 +54,7 @@ struct MBlock {
   std::uint32_t down_done = 0;   ///< down tiles pushed
   std::uint32_t group_offset = 0;  ///< among m-blocks of one expert that were cut together, in ring order
   std::uint32_t group_size = 1;    ///< how many
+  std::uint32_t cut_early = 0;     ///< 1 where rows may have been on their way when it was cut, and their list in the making
   Segment segments[kMaxSegments] = {};
 };
 

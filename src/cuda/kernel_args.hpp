@@ -51,6 +51,7 @@ struct KernelArgs {
   std::uint64_t deadline_ns = 0;
   int decode_rows = 0;                           ///< engine hopper: most rows of an m-block that runs as decode tiles for being small
   bool early_push = true;                        ///< engine hopper: consumers push rows of few tokens, if the gate is open
+  bool early_cut = true;                         ///< engine hopper: consumers cut the m-blocks of few tokens before rows land
   KernelState* state = nullptr;                  ///< device memory
   Outcome* outcome = nullptr;                    ///< pinned host memory
   TraceTarget trace;

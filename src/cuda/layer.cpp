@@ -100,6 +100,7 @@ KernelArgs RankContext::make_args() const {
   args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
   args.decode_rows = options_.decode_rows;
   args.early_push = options_.early_push;
+  args.early_cut = options_.early_cut;
   if (engine_of(call.geometry()) == Engine::hopper) {  // narrow up tiles are decode tiles
     int& narrow_rows = call.heap.geometry.tile.narrow_rows;
     narrow_rows = std::min(narrow_rows, options_.decode_rows);

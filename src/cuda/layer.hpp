@@ -26,6 +26,7 @@ struct LaunchOptions {
   double deadline_seconds = 30.0;
   int flush_after_idle_steps = 100;  ///< see Call: about 0.25 ms
   bool early_push = true;                 ///< engine hopper, for experiments: see hopper/early_push.cuh
+  bool early_cut = true;                  ///< the same: see hopper/early_cut.cuh
   int decode_rows = hopper::kDecodeRows;  ///< engine hopper, for experiments: 0 .. hopper::kDecodeRows, see tile_shape.hpp
 };
 

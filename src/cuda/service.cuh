@@ -105,18 +105,17 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
 }
 
 /// `service` counts the service warps of all blocks, see roster_of(). `combiner_log`: of a combiner beside a dispatcher.
-/// `subscribers`, `dispatchers`: the group that the warp is as one of them.
-template <DType dtype, class SubscriberGroup = WarpGroup, class DispatcherGroup = WarpGroup>
+/// `subscribers`, `schedulers`, `dispatchers`: the group that the warp is as one of them.
+template <DType dtype, class SubscriberGroup = WarpGroup, class SchedulerGroup = WarpGroup, class DispatcherGroup = WarpGroup>
 __device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
                                  WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {},
-                                 const DispatcherGroup& dispatchers = {}) {
-  const WarpGroup group;
+                                 const SchedulerGroup& schedulers = {}, const DispatcherGroup& dispatchers = {}) {
   if (service < call.roster.num_subscribers) {
     Subscriber<SubscriberGroup, Fabric> subscriber(call, fabric, service);
     run_actor(args, call, subscribers, Actor::subscriber, subscriber, log);
   } else if (service == call.roster.scheduler()) {
-    Scheduler<WarpGroup> scheduler(call);
-    run_actor(args, call, group, Actor::scheduler, scheduler, log);
+    Scheduler<SchedulerGroup> scheduler(call);
+    run_actor(args, call, schedulers, Actor::scheduler, scheduler, log);
   } else {
     run_dispatcher<dtype>(args, call, fabric, service - call.roster.first_dispatcher(), log, combiner_log, dispatchers);
   }

@@ -48,12 +48,13 @@ class Landed {
 
   /// Steps the scheduler until it has nothing to do, and takes what it published, up to `most` tasks; and again, while
   /// there is anything.
-  std::vector<Task> tasks(Scheduler<SoloGroup>& scheduler, std::size_t most = 1000) {
+  template <class Group>
+  std::vector<Task> tasks(Scheduler<Group>& scheduler, std::size_t most = 1000, const Group& group = {}) {
     std::vector<Task> taken;
     std::size_t before = 1000;
     while (taken.size() != before) {
       before = taken.size();
-      while (scheduler.step(SoloGroup{}) == Step::advanced) before = 1000;
+      while (scheduler.step(group) == Step::advanced) before = 1000;
       Task task;
       for (int look = 0; look < 4; ++look) {  // one look may end between batches
         while (taken.size() < most && call.task_ring().find(ticket_, cursor_, task)) {
@@ -449,6 +450,93 @@ TEST(Scheduler, rows_that_may_be_the_last_stay_while_a_wave_is_open) {
   rank.close();
   expect_tasks(rank.tasks(scheduler), {up(2, 0), up(2, 1), down(2), kExit});
   EXPECT_EQ(rows_of_blocks(rank.call, 2, 3), (std::vector<std::uint32_t>{5}));
+}
+
+/// A scheduler's group where others may cut.
+struct HelpedGroup : SoloGroup {
+  struct Help {
+    CutState state = CutState::awaited;
+    bool begun = false;
+    std::uint32_t count = 0;
+    int refusals = 0;
+  };
+  Help* help = nullptr;
+
+  CutState cut_state() const { return help->state; }
+  bool refuse_cut() const {
+    ++help->refusals;
+    return !help->begun;
+  }
+  std::uint32_t num_cut() const { return help->count; }
+};
+
+/// What others would cut of expert 0's `rows` rows, one m-block.
+void cut_for_scheduler(Landed& rank, std::uint32_t rows) {
+  rank.call.m_block(0) = {.local_expert = 0, .num_rows = rows, .num_segments = 1, .free = 0, .cut_early = 1};
+  rank.call.m_block(0).segments[0] = {0, 0, rows, rows};
+  rank.call.taken(0)[0] = rows;
+  rank.call.task_ring().publish(SoloGroup{}, {.kind = TaskKind::up, .index = 0, .size = 1});
+}
+
+TEST(Scheduler, cuts_nothing_while_others_may) {
+  Landed rank({4, 4}, 8);
+  HelpedGroup::Help help;
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  EXPECT_TRUE(rank.tasks(scheduler, 1000, {{}, &help}).empty());
+  EXPECT_EQ(scheduler.wait().signal, SignalKind::landed);
+  EXPECT_EQ(help.refusals, 0);
+}
+
+TEST(Scheduler, goes_on_behind_the_m_blocks_that_others_have_cut) {
+  Landed rank({4}, 8);
+  rank.keep_open();  // their rows need not have landed
+  HelpedGroup::Help help;
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  ASSERT_TRUE(rank.tasks(scheduler, 1000, {{}, &help}).empty());
+  cut_for_scheduler(rank, 4);
+  help = {.state = CutState::made, .count = 1};
+  expect_tasks(rank.tasks(scheduler, 1000, {{}, &help}), {up(0, 0), up(0, 1), down(0), kExit});
+}
+
+TEST(Scheduler, of_no_m_blocks_others_leave_exits_alone) {
+  Landed rank({0}, 8);
+  HelpedGroup::Help help{.state = CutState::made};
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 1000, {{}, &help}), {kExit});
+}
+
+TEST(Scheduler, cuts_itself_what_others_leave) {
+  Landed rank({4, 3}, 8);
+  HelpedGroup::Help help{.state = CutState::left};
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  expect_tasks(rank.tasks(scheduler, 1000, {{}, &help}), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), down(1), kExit});
+}
+
+TEST(Scheduler, refuses_others_who_wait_for_a_late_rank_and_cuts_what_has_landed) {
+  Landed rank({2}, 8);
+  rank.keep_open();
+  rank.call.flush_after_idle_steps = 5;
+  HelpedGroup::Help help;
+  const HelpedGroup group{{}, &help};
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(scheduler.step(group), Step::idle);
+  EXPECT_EQ(help.refusals, 0);
+  expect_tasks(rank.tasks(scheduler, 1000, group), {up(0, 0), up(0, 1), down(0)});
+  EXPECT_EQ(help.refusals, 1);
+}
+
+TEST(Scheduler, waits_for_others_who_have_begun) {
+  Landed rank({4}, 8);
+  rank.keep_open();
+  rank.call.flush_after_idle_steps = 2;
+  HelpedGroup::Help help{.begun = true};
+  const HelpedGroup group{{}, &help};
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(scheduler.step(group), Step::idle);
+  cut_for_scheduler(rank, 4);
+  help.state = CutState::made;
+  help.count = 1;
+  expect_tasks(rank.tasks(scheduler, 1000, group), {up(0, 0), up(0, 1), down(0), kExit});
 }
 
 }  // namespace

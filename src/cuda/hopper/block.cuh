@@ -8,9 +8,11 @@
 //                       loaders <--ready-- loaders of the pair's other block (its stage takes shared weights)
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
 //   consumers --pushed--> dispatcher                 (of a call listed from ids: they have pushed its rows, or will not)
-//   consumers --listed--> loaders                    (of a subscriber's block: lists are made in the stages)
+//   consumers --listed--> loaders                    (of a subscriber's or the scheduler's block: lists, or m-blocks, are made in
+//                                                     the stages)
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
 //   subscriber --desk--> consumers                   (no barrier: until their first task they make lists for it)
+//   scheduler --cut_desk--> consumers                (no barrier: they cut a call's m-blocks for it, or leave them to it)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
 // and are asked for when the cells are there; rows are pushed early without any wait, and lists are left when a task comes. Nor
@@ -24,6 +26,7 @@
 #include "actors/task.hpp"
 #include "cuda/fabric.cuh"
 #include "cuda/hopper/block_pair.cuh"
+#include "cuda/hopper/cut_desk.cuh"
 #include "cuda/hopper/list_desk.cuh"
 #include "cuda/hopper/ptx.cuh"
 #include "cuda/hopper/shared_rows.cuh"
@@ -60,6 +63,7 @@ struct BlockMemory {
   std::uint32_t slots_before[kMaxRanks];  ///< of the dispatcher's first row on every other rank, see EarlyPush
   bool pushed_early;           ///< what EarlyPush says
   ListDesk desk;               ///< of the block's subscriber, where it has one
+  CutDesk cut_desk;            ///< of the block's scheduler, where it has one
   PairMail mail;
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
@@ -71,7 +75,7 @@ struct BlockMemory {
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   Barrier pushed;              ///< every consumer, once EarlyPush has run
-  Barrier listed;              ///< every consumer of a subscriber's block, once it makes no more lists
+  Barrier listed;              ///< every consumer of a block that lends its stages, once they are the loaders'
   Barrier cells[kConsumerWarps];  ///< the bytes of result cells that a consumer warp combines
   TraceLog logs[kTraceRows.total()];
 
@@ -92,6 +96,11 @@ struct BlockMemory {
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
 static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher, desk one subscriber
+
+/// Whether the block has the rank's scheduler.
+__device__ inline bool has_scheduler(const Call& call) { return static_cast<int>(blockIdx.x) == call.roster.scheduler(); }
+/// Whether its consumers have the stages first: to make lists, or m-blocks.
+__device__ inline bool lends_stages(const Call& call) { return static_cast<int>(blockIdx.x) <= call.roster.scheduler(); }
 
 /// All of the block's dynamic shared memory.
 __device__ inline BlockMemory& block_memory() {

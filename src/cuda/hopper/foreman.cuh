@@ -38,7 +38,10 @@ class Foreman {
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
-    const Step taken = waiting_for_rows_ ? release_rows(group) : exiting_ ? Step::idle : take_in(group);
+    const Step taken = on_their_way_      ? await_landing(group)
+                       : waiting_for_rows_ ? release_rows(group)
+                       : exiting_          ? Step::idle
+                                           : take_in(group);
     if (exiting_ && num_completed_ == num_filled_) return Step::finished;
     return completed == Step::advanced || taken == Step::advanced ? Step::advanced : Step::idle;
   }
@@ -47,6 +50,7 @@ class Foreman {
   /// first block shares.
   __device__ void dismiss(const WarpGroup& group) {
     if (!exiting_) {
+      if (on_their_way_) forget_rows(group);
       if (waiting_for_rows_) tell_stored();
       if (pair_.is_second()) take_in_shared(group);
       await_slot(group);
@@ -172,7 +176,7 @@ class Foreman {
 
   /// Lets the loaders read the intermediate once all up tiles of the m-block are stored.
   __device__ Step release_rows(const WarpGroup& group) {
-    const Task& task = block_.slots[(num_filled_ - 1) % kTaskSlots].task;
+    const Task& task = last_slot().task;
     const auto wanted = static_cast<std::uint32_t>(call_.geometry().num_up_tiles());
     std::uint32_t stored = 0;
     if (group.leader()) stored = observe<Scope::device>(&call_.m_block(task.index).up_done);
@@ -193,47 +197,43 @@ class Foreman {
     ++num_shared_;
   }
 
+  __device__ TaskSlot& last_slot() const { return block_.slots[(num_filled_ - 1) % kTaskSlots]; }
+
+  __device__ void tell_filled(std::uint32_t number) { block_.filled[number % kTaskSlots].arrive(); }
+
   __device__ void fill(const WarpGroup& group, const Task& task) {
-    TaskSlot& slot = block_.slots[num_filled_ % kTaskSlots];
-    const auto tell_filled = [&] {
-      if (group.leader()) {
-        slot.task = task;
-        slot.number = num_filled_;
-        if constexpr (kPairs) note_shared(slot);
-      }
-      block_.filled[num_filled_ % kTaskSlots].arrive();
-    };
-    switch (task.kind) {
-      case TaskKind::up:
-      case TaskKind::down: locate_rows(group, task, slot, tell_filled); break;
-      case TaskKind::reduce:
-        if (group.leader()) slot.num_rows = reduce_slots(call_.wave(task.wave_slot), task.tile);
-        tell_filled();
-        break;
-      case TaskKind::exit:
-        exiting_ = true;
-        tell_filled();
-        return;
+    const std::uint32_t number = num_filled_;
+    TaskSlot& slot = block_.slots[number % kTaskSlots];
+    if (group.leader()) {
+      slot.task = task;
+      slot.number = number;
+      if constexpr (kPairs) note_shared(slot);
+    }
+    if (task.kind == TaskKind::exit) {
+      exiting_ = true;
+      tell_filled(number);
+      block_.stored[number % kTaskSlots].arrive();  // who looks at it alone sees a task, too
+      return;
     }
     ++num_filled_;
-    if (task.kind == TaskKind::down) {
-      waiting_for_rows_ = true;
-    } else {
+    waiting_for_rows_ = true;
+    if (task.kind == TaskKind::reduce) {
+      if (group.leader()) slot.num_rows = reduce_slots(call_.wave(task.wave_slot), task.tile);
+      tell_filled(number);
       tell_stored();
+    } else {
+      find_rows(group, task, slot);
     }
   }
 
-  /// Each lane reads one segment, then finds every 32nd row. Weights may be loaded before the rows are found.
-  template <class TellFilled>
-  __device__ void locate_rows(const WarpGroup& group, const Task& task, TaskSlot& slot, const TellFilled& tell_filled) {
-    static_assert(MBlock::kMaxSegments == 32);
+  /// What an up or down task multiplies, and where its rows are. Of an m-block that was cut early up tasks are handed out at once,
+  /// for their weights, down tasks when its lists are there.
+  __device__ void find_rows(const WarpGroup& group, const Task& task, TaskSlot& slot) {
     const MBlock& block = call_.m_block(task.index);
-    const std::uint32_t num_segments = block.num_segments;
-    const std::uint32_t num_rows = block.num_rows;
+    const bool early = !kPairs && block.cut_early != 0;
     const std::uint32_t group_size = block.group_size;
-    Segment mine = block.segments[group.index()];  // read with the rest, whether it is one or not
-    if (static_cast<std::uint32_t>(group.index()) >= num_segments) mine = {};
-    const std::uint32_t start = group.scan(mine.count).before;
+    const std::uint32_t num_rows = block.num_rows;
+    const BlockRows rows = rows_of(group, block);
     if (group.leader()) {
       slot.num_rows = num_rows;
       slot.local_expert = block.local_expert;
@@ -244,12 +244,78 @@ class Foreman {
       slot.streams = kPairs ? few_rows : alone;
       slot.decode = few_rows || num_rows > kTileRows;
     }
-    tell_filled();
+    group.sync();
+    if (early) {
+      if (task.kind == TaskKind::up) tell_filled(num_filled_ - 1);
+      on_their_way_ = true;
+      awaited_ = rows;
+      await_landing(group);
+      return;
+    }
+    tell_filled(num_filled_ - 1);
+    locate_rows(group, slot, rows);
+    if (task.kind == TaskKind::up) tell_stored();
+  }
+
+  /// Goes on once the last task's rows have landed, and their lists are there.
+  __device__ Step await_landing(const WarpGroup& group) {
+    TaskSlot& slot = last_slot();
+    bool landed = true;
+    if (static_cast<std::uint32_t>(group.index()) < awaited_.num_segments) {
+      const Segment& mine = awaited_.mine;
+      const std::uint32_t seen = observe<Scope::device>(&call_.landed(static_cast<int>(mine.wave_slot))[slot.local_expert]);
+      landed = static_cast<std::int32_t>(seen - mine.landed) >= 0;
+    }
+    if (!group.all(landed)) {
+      wait_ = {SignalKind::landed, call_.rank, slot.num_rows, 0};
+      return Step::idle;
+    }
+    group.sync();
+    on_their_way_ = false;
+    if (slot.task.kind == TaskKind::down) tell_filled(num_filled_ - 1);
+    locate_rows(group, slot, awaited_);
+    if (slot.task.kind == TaskKind::up) tell_stored();
+    return Step::advanced;
+  }
+
+  /// Ends early: an up task that has been handed out reads something, a down task has not been.
+  __device__ void forget_rows(const WarpGroup& group) {
+    TaskSlot& slot = last_slot();
+    on_their_way_ = false;
+    if (slot.task.kind == TaskKind::down) {
+      --num_filled_;
+      waiting_for_rows_ = false;
+      return;
+    }
+    for (auto row = static_cast<std::uint32_t>(group.index()); row < slot.num_rows; row += 32) {
+      slot.rows[row] = reinterpret_cast<std::uint64_t>(call_.heap_base[call_.rank]);  // which has room for more than a row
+    }
+  }
+
+  /// An m-block's rows: each lane has one segment.
+  struct BlockRows {
+    Segment mine;
+    std::uint32_t num_segments;
+  };
+  __device__ static BlockRows rows_of(const WarpGroup& group, const MBlock& block) {
+    static_assert(MBlock::kMaxSegments == 32);
+    const std::uint32_t num_segments = block.num_segments;
+    Segment mine = block.segments[group.index()];  // read with the rest, whether it is one or not
+    if (static_cast<std::uint32_t>(group.index()) >= num_segments) mine = {};
+    return {mine, num_segments};
+  }
+
+  /// Each lane finds every 32nd row.
+  __device__ void locate_rows(const WarpGroup& group, TaskSlot& slot, const BlockRows& rows) const {
+    const Segment& mine = rows.mine;
+    const std::uint32_t start = group.scan(mine.count).before;
+    const std::uint32_t num_rows = slot.num_rows;
+    const Task& task = slot.task;
     std::uint32_t sent_rows = 0;
     for (std::uint32_t base = 0; base < num_rows; base += 32) {
       const std::uint32_t row = base + static_cast<std::uint32_t>(group.index());
       RowOrigin origin{};
-      for (std::uint32_t segment = 0; segment < num_segments; ++segment) {
+      for (std::uint32_t segment = 0; segment < rows.num_segments; ++segment) {
         const int lane = static_cast<int>(segment);
         const std::uint32_t begin = __shfl_sync(WarpGroup::kAll, start, lane);
         const std::uint32_t wave_slot = __shfl_sync(WarpGroup::kAll, mine.wave_slot, lane);
@@ -310,7 +376,9 @@ class Foreman {
   std::uint32_t ticket_ = 0;
   bool shared_ = false;              ///< the ticket's task, and the last filled, is shared with the pair's other block
   bool claimed_ = false;
-  bool waiting_for_rows_ = false;    ///< the last task filled is a down task whose up tiles are not known to be stored
+  bool waiting_for_rows_ = false;    ///< the rows of the last task filled are not known to be there
+  bool on_their_way_ = false;        ///< neither is that they have landed, of an m-block cut early
+  BlockRows awaited_{};              ///< the same m-block's
   std::uint32_t last_shared_ = 0;    ///< the leader's: number of the last claim whose tasks were shared
   std::uint32_t num_shared_ = 0;     ///< the leader's: tasks shared
   bool none_follows_ = false;        ///< second block: the first takes no more tasks

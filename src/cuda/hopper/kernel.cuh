@@ -3,6 +3,7 @@
 
 #include "cuda/hopper/bulk_combine.cuh"
 #include "cuda/hopper/consumer.cuh"
+#include "cuda/hopper/early_cut.cuh"
 #include "cuda/hopper/early_push.cuh"
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/list_maker.cuh"
@@ -53,6 +54,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     block.init_barriers();
     block.rows.init();
     block.desk.init();
+    block.cut_desk.init();
     block.mail.init();
   }
   begin_trace(args, block.logs);
@@ -71,7 +73,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
                               WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.desk},
-                              DispatcherWarp{});
+                              SchedulerWarp{{}, &block.cut_desk}, DispatcherWarp{});
     } else if (runs) {
       Loader<kPairs>(call, block, maps, warp - kFirstLoader).run();
     }
@@ -82,7 +84,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   } else {
     take_registers<kConsumerRegisters>();
     if (runs) {
-      if (static_cast<int>(blockIdx.x) < call.roster.num_subscribers) ListMaker(call, block, warp - kFirstConsumer).serve();
+      if (has_scheduler(call)) {
+        EarlyCut(call, block, warp - kFirstConsumer).run(!kPairs && args.early_cut);
+      } else if (lends_stages(call)) {
+        ListMaker(call, block, warp - kFirstConsumer).serve();
+      }
       const bool pushed =
           EarlyPush::applies(call) && EarlyPush(call, fabric, block, warp - kFirstConsumer).run(args.early_push);
       if (!pushed) push_offered_rows(call, fabric, block);

@@ -46,7 +46,7 @@ class ListMaker {
         open &= ~(1u << position);
       }
       if (open == before) __nanosleep(kPauseNs);
-    } while (open != 0 && !any_consumer(block_.filled[0].test(0)));
+    } while (open != 0 && !any_consumer(block_.stored[0].test(0)));
     if (thread_ == 0) block_.desk.leave();
     fence_async_shared();
     block_.listed.arrive();

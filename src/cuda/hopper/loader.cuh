@@ -25,7 +25,7 @@ class Loader {
       prefetch_map(maps_.narrow_down);
       prefetch_map(maps_.intermediate);
     }
-    if (static_cast<int>(blockIdx.x) < call_.roster.num_subscribers) {
+    if (lends_stages(call_)) {
       block_.listed.wait(0);
       if constexpr (kPairs) fence_cluster();  // the pair's other block copies into these stages, too
     }

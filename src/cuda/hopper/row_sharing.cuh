@@ -36,7 +36,7 @@ __device__ inline void push_offered_rows(const Call& call, const Fabric& fabric,
   if (call.geometry().num_ranks == 1 || call.lined() || !dispatches || !several) return;
   const WarpGroup group;
   constexpr unsigned kPauseNs = 100;
-  while (!block.rows.closed(group) && !group.any(block.filled[0].test(0))) {
+  while (!block.rows.closed(group) && !group.any(block.stored[0].test(0))) {
     if (!block.rows.push_next(group, call, fabric)) __nanosleep(kPauseNs);
   }
 }

@@ -1,0 +1,178 @@
+// M-blocks filled with an expert's rows: of each wave slot in turn, this rank's own first.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/signal.hpp"
+#include "actors/task.hpp"
+
+namespace flashmoe {
+
+/// An expert's rows in a wave slot that are in no m-block yet.
+struct PendingRows {
+  std::uint32_t taken;        ///< before them, see Call::taken()
+  std::uint32_t count;
+  std::uint32_t first_entry;  ///< if there are any
+};
+
+/// Those that have landed. Where they are written down is looked up once, in wave slot 0, for all slots.
+class LandedRows {
+ public:
+  /// `all_landed`: nothing lands any more, and who says so has been acquired.
+  FLASHMOE_HD LandedRows(const Call& call, int expert, bool all_landed)
+      : offset_(call.expert_offsets(0) + expert), base_(call.wave_base(0) + expert), landed_(call.landed(0) + expert),
+        experts_(call.geometry().num_local_experts), all_landed_(all_landed) {}
+
+  /// Wave slots to look at side by side: before all rows have landed each look has to acquire.
+  FLASHMOE_HD int slots_at_once(int most) const { return all_landed_ ? most : 1; }
+
+  /// `taken_so_far`: of slot and expert, see Call::taken().
+  FLASHMOE_HD PendingRows of_slot(int slot, const std::uint32_t* taken_so_far) const {
+    const int at = slot * experts_;
+    const std::uint32_t taken = *taken_so_far;
+    if (all_landed_) {
+      const std::uint32_t first = offset_[at + slot] - base_[at];
+      return {taken, peek(landed_ + at) - taken, first + taken};
+    }
+    const std::uint32_t count = observe<Scope::device>(landed_ + at) - taken;
+    if (count == 0) return {taken, 0, 0};  // the slot's offsets may be in the making
+    return {taken, count, offset_[at + slot] + taken - base_[at]};
+  }
+
+ private:
+  const std::uint32_t* offset_;
+  const std::uint32_t* base_;
+  const std::uint32_t* landed_;
+  int experts_;  ///< of a slot
+  bool all_landed_;
+};
+
+/// Most m-blocks of one expert whose tasks alternate.
+inline constexpr std::uint32_t kMostGrouped = 16;
+
+/// M-blocks of all of an expert's `rows`, above 0.
+FLASHMOE_HD inline std::uint32_t m_blocks_of(const TileShape& tile, std::uint32_t rows) {
+  const auto full = static_cast<std::uint32_t>(tile.rows);
+  const auto extra = static_cast<std::uint32_t>(tile.extra_rows);
+  return rows <= full + extra ? 1 : (rows - extra + full - 1) / full;
+}
+/// Of at least tile.most_rows() rows: those before which there are a full one's and as many as the last may have beyond it.
+FLASHMOE_HD inline std::uint32_t full_m_blocks_of(const TileShape& tile, std::uint32_t rows) {
+  const auto full = static_cast<std::uint32_t>(tile.rows);
+  const auto extra = static_cast<std::uint32_t>(tile.extra_rows);
+  return rows <= full + extra ? 1 : (rows - extra) / full;
+}
+
+FLASHMOE_HD inline int up_tasks_of_m_block(const Call& call) {
+  return (call.geometry().num_up_tiles() + call.plan.up_tiles - 1) / call.plan.up_tiles;
+}
+
+/// Numbers of m-blocks, for one of them.
+struct NarrowUps {
+  std::uint32_t rows;       ///< its own
+  std::uint32_t of_call;    ///< all that the call will have; 0: not known
+  std::uint32_t cut;        ///< so far
+  std::uint32_t from_here;  ///< the last ones of the call, from it on; 0: it is not known which those are
+};
+
+/// Whether a call of which nothing more will land ends sooner when the m-block's up tasks have one tile each. Where rows are few
+/// it does if all of the call would leave half of the processors idle; and where down tasks, which then wait for them, are long, if
+/// the last round of several would and from this one on there is no more than one.
+FLASHMOE_HD inline bool narrow_ups_are_better(const Call& call, const NarrowUps& blocks) {
+  if (blocks.rows > static_cast<std::uint32_t>(call.geometry().tile.narrow_rows)) return false;
+  const auto tasks = static_cast<std::uint32_t>(up_tasks_of_m_block(call));
+  const auto processors = static_cast<std::uint32_t>(call.roster.num_processors);
+  if (blocks.of_call > 0 && 2 * tasks * blocks.of_call <= processors) return true;
+  const std::uint32_t all = tasks * blocks.cut;
+  const std::uint32_t in_last_round = (all - 1) % processors + 1;
+  const bool ends = blocks.from_here > 0 && all > processors && tasks * blocks.from_here <= processors;
+  return call.plan.narrow_ends && ends && 2 * in_last_round <= processors;
+}
+
+/// M-blocks of one expert, cut together.
+struct ExpertCut {
+  int expert;
+  std::uint32_t first_place;  ///< of the intermediate ring
+  std::uint32_t count;        ///< of m-blocks
+  std::uint32_t rows;         ///< that the expert has in no m-block
+  bool rehearsing;            ///< `count` is 0, all slots are looked at
+  bool early;                 ///< see MBlock::cut_early
+};
+
+/// Fills them; returns how many rows they took. One thread. What it reads of the call it reads once: it stores in between.
+template <class Rows>
+FLASHMOE_HD std::uint32_t fill_m_blocks(const Call& call, const ExpertCut& cut, const Rows& expert_rows) {
+  constexpr int kSlots = 4;  // most that are looked at side by side
+  const auto tile_rows = static_cast<std::uint32_t>(call.geometry().tile.rows);
+  const auto most_rows = static_cast<std::uint32_t>(call.geometry().tile.most_rows());
+  const auto places = static_cast<std::uint32_t>(call.geometry().num_m_blocks);
+  const int num_slots = call.num_wave_slots();
+  const int apart = call.slots_apart();
+  const int at_once = expert_rows.slots_at_once(kSlots);
+  const int experts = call.geometry().num_local_experts;
+  std::uint32_t* const taken = call.taken(0) + cut.expert;
+  MBlock* const blocks = &call.m_block(0);
+  std::uint32_t place = cut.first_place;
+  std::uint32_t filled = 0;
+  std::uint32_t rows = 0;
+  std::uint32_t segments = 0;
+  std::uint32_t taken_rows = 0;
+  const auto room_of_next = [&] { return cut.rows - taken_rows <= most_rows ? most_rows : tile_rows; };
+  std::uint32_t room = room_of_next();
+  const auto close = [&] {
+    MBlock& block = blocks[place];
+    block.local_expert = static_cast<std::uint32_t>(cut.expert);
+    block.num_rows = rows;
+    block.num_segments = segments;
+    block.free = 0;
+    block.holders = 1;
+    block.up_done = 0;
+    block.down_done = 0;
+    block.group_offset = filled++;
+    block.group_size = cut.count;
+    block.cut_early = cut.early ? 1 : 0;
+    place = place + 1 < places ? place + 1 : 0;
+    taken_rows += rows;
+    rows = segments = 0;
+    room = room_of_next();
+  };
+  int slot = call.rank * call.geometry().wave_ring;
+  for (int seen = 0; seen < num_slots && (filled < cut.count || cut.rehearsing); seen += at_once * apart) {
+    int slots[kSlots];
+    PendingRows pending[kSlots];
+    FLASHMOE_UNROLL
+    for (int i = 0; i < kSlots; ++i) {
+      slots[i] = slot;
+      pending[i] = PendingRows{};
+      if (i >= at_once || seen + i * apart >= num_slots) continue;
+      pending[i] = expert_rows.of_slot(slot, taken + slot * experts);
+      slot = slot + apart < num_slots ? slot + apart : 0;
+    }
+    FLASHMOE_ROLLED
+    for (int i = 0; i < at_once && filled < cut.count; ++i) {
+      std::uint32_t available = pending[0].count;
+      std::uint32_t entry = pending[0].first_entry;
+      const std::uint32_t end = pending[0].taken + pending[0].count;
+      while (available > 0 && filled < cut.count) {
+        const std::uint32_t some = available < room ? available : room;
+        rows += some;
+        available -= some;
+        room -= some;
+        blocks[place].segments[segments++] = {static_cast<std::uint32_t>(slots[0]), entry, some, end - available};
+        entry += some;
+        if (room == 0 || segments == static_cast<std::uint32_t>(MBlock::kMaxSegments)) close();
+      }
+      if (pending[0].count > 0) taken[slots[0] * experts] = end - available;
+      FLASHMOE_UNROLL
+      for (int next = 1; next < kSlots; ++next) {  // to the front: registers have no index
+        slots[next - 1] = slots[next];
+        pending[next - 1] = pending[next];
+      }
+    }
+  }
+  if (rows > 0) close();
+  return taken_rows;
+}
+
+}  // namespace flashmoe

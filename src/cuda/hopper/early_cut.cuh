@@ -1,0 +1,236 @@
+// M-blocks cut as soon as all ids are there (Call::listed_from_ids), by the consumers of the scheduler's block, which have no task
+// yet: how many rows every expert will have follows from ids. Their tasks are published while lists are made and rows are on their
+// way, so that weights are, too; foremen wait for the rows. What comes out are the m-blocks that the scheduler would cut once all
+// has landed.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/call.hpp"
+#include "actors/id_lines.hpp"
+#include "actors/m_blocks.hpp"
+#include "cuda/groups.cuh"
+#include "cuda/hopper/block.cuh"
+
+namespace flashmoe::cuda_backend::hopper {
+
+/// An expert's rows by the counts of its sources' routes; see LandedRows.
+struct CountedRows {
+  const std::uint32_t* counts;  ///< of the expert, `stride` apart for every source
+  const std::uint32_t* firsts;  ///< the same: its first entry in the source's list
+  const int* slots;             ///< [num_ranks], the wave slot that a source's wave has
+  int stride;
+  int slots_a_source;
+
+  __device__ int slots_at_once(int most) const { return most; }
+  __device__ PendingRows of_slot(int slot, const std::uint32_t* taken) const {
+    const int source = slot / slots_a_source;
+    const std::uint32_t count = slot == slots[source] ? counts[source * stride] : 0;
+    return count > 0 ? PendingRows{*taken, count, firsts[source * stride]} : PendingRows{};
+  }
+};
+
+class EarlyCut {
+ public:
+  /// `warp`: of the consumer warps.
+  __device__ EarlyCut(const Call& call, BlockMemory& block, int warp)
+      : call_(call), block_(block), warp_(warp), thread_(warp * 32 + static_cast<int>(threadIdx.x % 32)),
+        num_experts_(call.geometry().num_local_experts) {}
+
+  /// All consumers of the scheduler's block, before they take tasks. The stages are theirs.
+  __device__ void run(bool wanted) {
+    if (!(wanted && applies() && count_all() && cut()) && thread_ == 0) block_.cut_desk.refuse();
+    fence_async_shared();
+    block_.listed.arrive();
+  }
+
+ private:
+  static constexpr int kThreads = kConsumerWarps * 32;
+  static constexpr unsigned kPauseNs = 50;
+
+  static constexpr int kIdWords = 1024;                       ///< most of a warp's share of a source
+  static constexpr int kMostRanks = MBlock::kMaxSegments;     ///< an m-block may have rows of each
+
+  // What the stages hold: ids as a warp reads them, sums of warps, slots of sources; m-blocks' places of experts; of every source and
+  // expert how many routes there are, and where in the source's list they begin.
+  __device__ std::uint64_t* ids() const { return reinterpret_cast<std::uint64_t*>(block_.stages[0]) + warp_ * kIdWords; }
+  __device__ std::uint32_t* sums() const {
+    return reinterpret_cast<std::uint32_t*>(reinterpret_cast<std::uint64_t*>(block_.stages[0]) + kConsumerWarps * kIdWords);
+  }
+  __device__ int* slots() const { return reinterpret_cast<int*>(sums() + kConsumerWarps); }
+  __device__ std::uint32_t* places() const { return reinterpret_cast<std::uint32_t*>(slots() + kMostRanks); }
+  __device__ std::uint32_t* counts() const { return places() + num_experts_; }
+  __device__ std::uint32_t* firsts() const { return counts() + call_.geometry().num_ranks * num_experts_; }
+
+  __device__ bool applies() const {
+    const Geometry& g = call_.geometry();
+    const int words = 2 * kConsumerWarps * kIdWords + kConsumerWarps + kMostRanks + (2 * g.num_ranks + 1) * num_experts_;
+    const bool few_tokens = call_.num_tokens == 0 || call_.listed_from_ids(call_.num_tokens);
+    return few_tokens && !call_.pre_reduced() && g.num_ranks <= kMostRanks && words * 4 <= kStages * kStageBytes;
+  }
+
+  /// Counts every source's routes as its ids come. False where a source has too many, or the scheduler waits no longer.
+  __device__ bool count_all() const {
+    const int all_counts = call_.geometry().num_ranks * num_experts_;
+#pragma unroll 1
+    for (int i = thread_; i < all_counts; i += kThreads) counts()[i] = 0;
+    await_consumers();
+#pragma unroll 1
+    for (int offset = 0; offset < call_.geometry().num_ranks; ++offset) {
+      const int source = call_.peer_at(offset);
+      Ids seen = Ids::awaited;
+      while (true) {
+        if (seen == Ids::awaited) seen = source == call_.rank ? count_own() : count_lines(source);
+        if (all_consumers(seen == Ids::counted)) break;
+        if (any_consumer(seen == Ids::refused || block_.cut_desk.refused())) return false;
+        __nanosleep(kPauseNs);
+      }
+    }
+    return true;
+  }
+
+  enum class Ids : std::uint8_t { awaited, counted, refused };
+
+  __device__ void count(int source, std::int32_t id) const {
+    const std::uint32_t expert = static_cast<std::uint32_t>(id) - static_cast<std::uint32_t>(call_.rank * num_experts_);
+    if (expert < static_cast<std::uint32_t>(num_experts_)) atomicAdd(&counts()[source * num_experts_ + static_cast<int>(expert)], 1u);
+  }
+
+  __device__ Ids count_own() const {
+    const auto routes = static_cast<int>(call_.num_tokens) * call_.geometry().top_k;
+#pragma unroll 4
+    for (int route = thread_; route < routes; route += kThreads) count(call_.rank, call_.topk_ids[route]);
+    return Ids::counted;
+  }
+
+  /// This warp's share of another rank's ids, if all of its lines have come.
+  __device__ Ids count_lines(int source) const {
+    const WarpGroup warp;
+    const auto* header_line = call_.heap_at<const Line>(call_.heap.header(source, call_.epoch));
+    if (!try_load_lines(warp, header_line, kHeaderWords, line_tag(call_.generation, call_.epoch), ids())) return Ids::awaited;
+    warp.sync();
+    const bool same = ids()[1] == call_.layer_id && ids()[2] == call_.plan_hash;  // else the subscriber says so
+    const auto num_tokens = static_cast<std::int64_t>(ids()[3]);
+    warp.sync();
+    if (!same) return Ids::refused;
+    if (num_tokens == 0) return Ids::counted;
+    if (!call_.listed_from_ids(num_tokens)) return Ids::refused;
+    const std::uint64_t sequence = call_.epoch_state().wave_sequence[source];
+    const std::int64_t routes = num_tokens * call_.geometry().top_k;
+    const std::int64_t words = id_words(call_.geometry(), num_tokens, false);
+    const TokenRange share = share_of(num_lines(words), kConsumerWarps, warp_);
+    const std::int64_t begin = share.begin * Line::kDataWords;
+    const std::int64_t end = share.end * Line::kDataWords < words ? share.end * Line::kDataWords : words;
+    if (begin >= end) return Ids::counted;
+    if (end - begin > kIdWords) return Ids::refused;
+    const auto* lines = call_.heap_at<const Line>(call_.id_lines(source, sequence)) + share.begin;
+    if (!try_load_lines(warp, lines, end - begin, call_.id_tag(sequence), ids())) return Ids::awaited;
+    warp.sync();
+    const auto last = static_cast<int>(2 * end < routes ? 2 * end : routes);
+    const auto* first = reinterpret_cast<const std::int32_t*>(ids());
+#pragma unroll 4
+    for (int route = static_cast<int>(2 * begin) + warp.index(); route < last; route += warp.size()) {
+      count(source, first[route - static_cast<int>(2 * begin)]);
+    }
+    return Ids::counted;
+  }
+
+  /// False where the m-blocks need more places than there are, or the scheduler waits no longer.
+  __device__ bool cut() const {
+    await_consumers();
+    find_firsts();
+    bool fits = true;
+    const std::uint32_t num_blocks = find_places(fits);
+    if (!all_consumers(fits && num_blocks <= static_cast<std::uint32_t>(call_.geometry().num_m_blocks))) return false;
+    if (!all_consumers(thread_ != 0 || block_.cut_desk.begin())) return false;
+    fill(num_blocks);
+    await_consumers();
+    if (thread_ == 0) block_.cut_desk.tell_made(num_blocks);
+    if (thread_ % 128 == 0) block_.logs[kFirstConsumerRow + warp_ / 4].worked();
+    return true;
+  }
+
+  /// A warp has every eighth source.
+  __device__ void find_firsts() const {
+    const WarpGroup warp;
+#pragma unroll 1
+    for (int source = warp_; source < call_.geometry().num_ranks; source += kConsumerWarps) {
+      const int ring_slot = call_.lined() ? 0 : call_.ring_slot(call_.epoch_state().wave_sequence[source]);
+      if (warp.leader()) slots()[source] = call_.wave_slot(source, ring_slot);
+      std::uint32_t before = 0;
+#pragma unroll 1
+      for (int base = 0; base < num_experts_; base += warp.size()) {
+        const int expert = base + warp.index();
+        const Scan routes = warp.scan(expert < num_experts_ ? counts()[source * num_experts_ + expert] : 0);
+        if (expert < num_experts_) firsts()[source * num_experts_ + expert] = before + routes.before;
+        before += routes.total;
+      }
+    }
+  }
+
+  __device__ std::uint32_t rows_of(int expert) const {
+    std::uint32_t rows = 0;
+#pragma unroll 1
+    for (int source = 0; source < call_.geometry().num_ranks; ++source) rows += counts()[source * num_experts_ + expert];
+    return rows;
+  }
+  __device__ std::uint32_t blocks_of(std::uint32_t rows) const {
+    return rows > 0 ? m_blocks_of(call_.geometry().tile, rows) : 0;
+  }
+
+  /// Of every expert; returns how many are taken. `fits`: whether those of an expert of this thread's are no more than one group.
+  __device__ std::uint32_t find_places(bool& fits) const {
+    const WarpGroup warp;
+    std::uint32_t total = 0;
+#pragma unroll 1
+    for (int base = 0; base < num_experts_; base += kThreads) {
+      const int expert = base + thread_;
+      const std::uint32_t blocks = expert < num_experts_ ? blocks_of(rows_of(expert)) : 0;
+      fits = fits && blocks <= kMostGrouped;
+      const Scan scan = warp.scan(blocks);
+      if (warp.leader()) sums()[warp_] = scan.total;
+      await_consumers();
+      std::uint32_t place = total + scan.before;
+#pragma unroll
+      for (int other = 0; other < kConsumerWarps; ++other) {
+        const std::uint32_t sum = sums()[other];
+        if (other < warp_) place += sum;
+        total += sum;
+      }
+      if (expert < num_experts_) places()[expert] = place;
+      await_consumers();  // before the sums are written again
+    }
+    return total;
+  }
+
+  /// The m-blocks, and their up tasks.
+  __device__ void fill(std::uint32_t num_blocks) const {
+    const TaskRing ring = call_.task_ring(1);
+#pragma unroll 1
+    for (int base = 0; base < num_experts_; base += kThreads) {
+      const int expert = base + thread_;
+      TaskBatch ups{.kind = TaskKind::up};
+      if (expert < num_experts_) {
+        const std::uint32_t rows = rows_of(expert);
+        ups.index = places()[expert];
+        ups.size = blocks_of(rows);
+        ups.narrow = narrow_ups_are_better(
+            call_, {.rows = rows, .of_call = num_blocks, .cut = num_blocks, .from_here = num_blocks - ups.index});
+        if (rows > 0) {
+          const CountedRows counted{counts() + expert, firsts() + expert, slots(), num_experts_, call_.geometry().wave_ring};
+          fill_m_blocks(call_, {expert, ups.index, ups.size, rows, false, true}, counted);
+        }
+      }
+      WarpGroup::sync();
+      ring.publish(WarpGroup{}, ups);
+    }
+  }
+
+  const Call& call_;
+  BlockMemory& block_;
+  int warp_;
+  int thread_;
+  int num_experts_;
+};
+
+}  // namespace flashmoe::cuda_backend::hopper
