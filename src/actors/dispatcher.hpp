@@ -47,9 +47,10 @@ class Dispatcher {
 
   FLASHMOE_HD const Wait& wait() const { return phase_ == Phase::lined ? lined_.wait() : wait_; }
 
-  /// Whether its rows of the first wave are on their way, or there are none.
-  FLASHMOE_HD bool has_pushed() const {
-    return phase_ == Phase::lined ? lined_.has_pushed() : wave_ > 0 || phase_ == Phase::check_ids || phase_ == Phase::done;
+  /// Whether it has done what the first tasks of any rank wait for: its rows of the first wave are on their way, or there are none,
+  /// and lined ones have landed.
+  FLASHMOE_HD bool first_rows_done() const {
+    return phase_ == Phase::lined ? lined_.done() : wave_ > 0 || phase_ == Phase::check_ids || phase_ == Phase::done;
   }
 
  private:

@@ -9,6 +9,24 @@
 
 namespace flashmoe {
 
+/// Rows of a source's wave that have come into a slot block; in lined form parts of rows that dispatchers have landed.
+struct Arrivals {
+  std::uint64_t target;  ///< once all have
+  std::uint64_t seen;
+  FLASHMOE_HD bool complete() const { return seen >= target; }
+};
+/// Of a slot block of `rows` slots; the wave, of `num_slots`, lies in the source's `ring_slot`. Memory ordering: acquire.
+FLASHMOE_HD inline Arrivals arrivals_of(const Call& call, int source, int wave_slot, int ring_slot, std::uint32_t block,
+                                        std::uint32_t rows, std::uint32_t num_slots) {
+  if (call.lined()) {
+    return {std::uint64_t{rows} * static_cast<std::uint64_t>(call.row_parts(num_slots)),
+            observe<Scope::device>(call.lined_arrivals(source) + block)};
+  }
+  const std::uint64_t target = peek(call.arrived_base(wave_slot) + block) + rows;
+  const std::size_t counter = call.heap.arrival(source, ring_slot, static_cast<int>(block));
+  return {target, observe<Scope::system>(call.heap_at<std::uint64_t>(counter))};
+}
+
 /// Experts of a thread whose loads are under way at once.
 inline constexpr int kExpertsEach = 2;
 

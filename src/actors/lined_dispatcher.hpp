@@ -30,8 +30,7 @@ class LinedDispatcher {
 
   FLASHMOE_HD const Wait& wait() const { return wait_; }
 
-  /// Whether its rows are on their way, or there are none.
-  FLASHMOE_HD bool has_pushed() const { return phase_ == Phase::land_lines || phase_ == Phase::done; }
+  FLASHMOE_HD bool done() const { return phase_ == Phase::done; }
 
  private:
   enum class Phase : std::uint8_t { send_ids, push_lines, land_lines, done };

@@ -362,15 +362,14 @@ class Subscriber {
       const bool exists = begin < num_slots;
       const std::uint32_t rows = !exists ? 0 : num_slots - begin < block_slots ? num_slots - begin : block_slots;
       const std::uint32_t block = begin / block_slots;
-      const std::uint64_t target = exists ? arrival_target(wave_slot, block, rows, num_slots) : 0;
-      const std::uint64_t seen = exists ? arrival_seen(source, slot, block) : 0;
-      const std::uint32_t complete = count_leading(group, exists && seen >= target);
+      const Arrivals arrivals = exists ? arrivals_of(call_, source, wave_slot, slot, block, rows, num_slots) : Arrivals{};
+      const std::uint32_t complete = count_leading(group, exists && arrivals.complete());
       landed += complete * block_slots;
       if (landed > num_slots) landed = num_slots;
       if (landed == num_slots || complete == static_cast<std::uint32_t>(group.size())) continue;
       const bool missing = static_cast<std::uint32_t>(group.index()) == complete;
-      waiting(call_.lined() ? SignalKind::row_lines : SignalKind::arrival, source, group.first(missing, target),
-              group.first(missing, seen));
+      waiting(call_.lined() ? SignalKind::row_lines : SignalKind::arrival, source, group.first(missing, arrivals.target),
+              group.first(missing, arrivals.seen));
       break;
     }
     if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
@@ -383,18 +382,6 @@ class Subscriber {
     }
     group.sync();
     return Outcome::advanced;
-  }
-
-  FLASHMOE_HD std::uint64_t arrival_target(int wave_slot, std::uint32_t block, std::uint32_t rows,
-                                           std::uint32_t num_slots) const {
-    if (call_.lined()) return std::uint64_t{rows} * static_cast<std::uint64_t>(call_.row_parts(num_slots));
-    return call_.arrived_base(wave_slot)[block] + rows;
-  }
-
-  FLASHMOE_HD std::uint64_t arrival_seen(int source, int slot, std::uint32_t block) const {
-    if (call_.lined()) return observe<Scope::device>(call_.lined_arrivals(source) + block);
-    return observe<Scope::system>(
-        call_.heap_at<std::uint64_t>(call_.heap.arrival(source, slot, static_cast<int>(block))));
   }
 
   /// The arrival counters never restart: remember what this wave added to each.

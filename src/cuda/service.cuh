@@ -86,8 +86,8 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
       combiner_log.continue_after(args, log);
       if (dispatched == Step::finished) watch.pause(kCombinerPauseNs);
     }
-    // Before the first rows are pushed there is nothing to combine: claims and rehearsals would only delay them.
-    if (dispatched != Step::advanced && combined != Step::finished && dispatcher.has_pushed()) {
+    // Before there is nothing to combine: claims and rehearsals would only delay the first rows.
+    if (dispatched != Step::advanced && combined != Step::finished && dispatcher.first_rows_done()) {
       combined = combiner.step(group);
       trace_step(args, group, combiner_log, combined, combiner);
       log.continue_after(args, combiner_log);

@@ -87,8 +87,8 @@ struct BlockMemory {
     for (Barrier& barrier : stored) barrier.init(32);
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
-    pushed.init(kConsumerWarps * 32);
-    listed.init(kConsumerWarps * 32);
+    pushed.init(kConsumerThreads);
+    listed.init(kConsumerThreads);
     for (Barrier& barrier : cells) barrier.init(1);
     for (std::uint32_t& slots : slots_before) slots = 0;
     fence_barrier_init();
@@ -97,6 +97,8 @@ struct BlockMemory {
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
 static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher, desk one subscriber
 
+/// Number of the block's dispatcher; below 0: it has none.
+__device__ inline int dispatcher_of(const Call& call) { return static_cast<int>(blockIdx.x) - call.roster.first_dispatcher(); }
 /// Whether the block has the rank's scheduler.
 __device__ inline bool has_scheduler(const Call& call) { return static_cast<int>(blockIdx.x) == call.roster.scheduler(); }
 /// Whether its consumers have the stages first: to make lists, or m-blocks.
@@ -109,9 +111,9 @@ __device__ inline BlockMemory& block_memory() {
 }
 
 /// All consumers of the block have come here.
-__device__ inline void await_consumers() { named_barrier<3, kConsumerWarps * 32>(); }
+__device__ inline void await_consumers() { named_barrier<3, kConsumerThreads>(); }
 /// The same; whether all of their threads say yes, or any.
-__device__ inline bool all_consumers(bool mine) { return named_barrier_all<3, kConsumerWarps * 32>(mine); }
+__device__ inline bool all_consumers(bool mine) { return named_barrier_all<3, kConsumerThreads>(mine); }
 __device__ inline bool any_consumer(bool mine) { return !all_consumers(!mine); }
 
 /// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies.

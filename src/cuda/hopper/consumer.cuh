@@ -27,9 +27,11 @@ class Consumer {
     while (true) {
       block_.filled[number % kTaskSlots].wait(parity_of(number));
       const TaskSlot& slot = block_.slots[number % kTaskSlots];
+      if (slot.task.kind != TaskKind::exit) {
+        block_.stored[number % kTaskSlots].wait(parity_of(number));  // slot.rows and slot.weights are written
+      }
       if (leads()) log().waited(SignalKind::task, call_.rank);
       if (slot.task.kind == TaskKind::exit) return;
-      block_.stored[number % kTaskSlots].wait(parity_of(number));  // slot.rows and slot.weights are written
       if (slot.task.kind == TaskKind::reduce) {
         if (warp_ < static_cast<int>(slot.num_rows)) {
           reduce_slot<dtype>(call_, fabric_, slot.task.wave_slot,

@@ -45,7 +45,7 @@ class EarlyCut {
   }
 
  private:
-  static constexpr int kThreads = kConsumerWarps * 32;
+  static constexpr int kThreads = kConsumerThreads;
   static constexpr unsigned kPauseNs = 50;
 
   static constexpr int kIdWords = 1024;                       ///< most of a warp's share of a source
@@ -75,6 +75,7 @@ class EarlyCut {
 #pragma unroll 1
     for (int i = thread_; i < all_counts; i += kThreads) counts()[i] = 0;
     await_consumers();
+    bool rehearsed = false;
 #pragma unroll 1
     for (int offset = 0; offset < call_.geometry().num_ranks; ++offset) {
       const int source = call_.peer_at(offset);
@@ -83,7 +84,12 @@ class EarlyCut {
         if (seen == Ids::awaited) seen = source == call_.rank ? count_own() : count_lines(source);
         if (all_consumers(seen == Ids::counted)) break;
         if (any_consumer(seen == Ids::refused || block_.cut_desk.refused())) return false;
-        __nanosleep(kPauseNs);
+        if (rehearsed) {
+          __nanosleep(kPauseNs);
+        } else {
+          rehearse();
+          rehearsed = true;
+        }
       }
     }
     return true;
@@ -133,6 +139,15 @@ class EarlyCut {
       count(source, first[route - static_cast<int>(2 * begin)]);
     }
     return Ids::counted;
+  }
+
+  /// Cuts nothing: the code is fetched while there is time.
+  __device__ void rehearse() const {
+    await_consumers();
+    find_firsts();
+    bool fits = true;
+    find_places(fits);
+    fill(0);
   }
 
   /// False where the m-blocks need more places than there are, or the scheduler waits no longer.
@@ -203,7 +218,7 @@ class EarlyCut {
     return total;
   }
 
-  /// The m-blocks, and their up tasks.
+  /// The m-blocks, and their up tasks; of 0 neither.
   __device__ void fill(std::uint32_t num_blocks) const {
     const TaskRing ring = call_.task_ring(1);
 #pragma unroll 1
@@ -213,12 +228,12 @@ class EarlyCut {
       if (expert < num_experts_) {
         const std::uint32_t rows = rows_of(expert);
         ups.index = places()[expert];
-        ups.size = blocks_of(rows);
+        ups.size = num_blocks > 0 ? blocks_of(rows) : 0;
         ups.narrow = narrow_ups_are_better(
             call_, {.rows = rows, .of_call = num_blocks, .cut = num_blocks, .from_here = num_blocks - ups.index});
-        if (rows > 0) {
+        if (rows > 0 || num_blocks == 0) {
           const CountedRows counted{counts() + expert, firsts() + expert, slots(), num_experts_, call_.geometry().wave_ring};
-          fill_m_blocks(call_, {expert, ups.index, ups.size, rows, false, true}, counted);
+          fill_m_blocks(call_, {expert, ups.index, ups.size, rows, num_blocks == 0, true}, counted);
         }
       }
       WarpGroup::sync();

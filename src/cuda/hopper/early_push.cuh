@@ -52,11 +52,6 @@ class EarlyPush {
   }
 
  private:
-  /// Below 0: none.
-  __device__ static int dispatcher_of(const Call& call) {
-    return static_cast<int>(blockIdx.x) * kServiceWarps - call.roster.first_dispatcher();
-  }
-
   /// Each warp but the last counts a part of the tokens before this block's. Several tokens a thread are under way at once.
   __device__ void count_slots() const {
     constexpr int kTokens = 4;

@@ -7,12 +7,52 @@
 
 #include "actors/call.hpp"
 #include "actors/id_lines.hpp"
+#include "actors/landed_rows.hpp"
 #include "actors/route_plan.hpp"
 #include "actors/signal.hpp"
 #include "cuda/groups.cuh"
 #include "cuda/hopper/block.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
+
+/// Tells that all rows of a source whose list is made have landed (counted form), as Subscriber::watch_rows() does, but sooner. Where
+/// the subscriber has told it before, it is told once more, or never: the cursors are the same. False while rows are missing. A warp
+/// tells of the experts of its threads.
+__device__ inline bool try_tell_landed(const Call& call, int source) {
+  const WarpGroup warp;
+  const int ring_slot = call.ring_slot(call.epoch_state().wave_sequence[source]);
+  const int slot = call.wave_slot(source, ring_slot);
+  const auto block_slots = static_cast<std::uint32_t>(call.geometry().slot_block);
+  const std::uint32_t num_slots = call.image(slot).num_slots();
+  bool landed = true;
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < num_slots; base += block_slots * static_cast<std::uint32_t>(warp.size())) {
+    const std::uint32_t begin = base + block_slots * static_cast<std::uint32_t>(warp.index());
+    if (begin >= num_slots) break;
+    const std::uint32_t rows = num_slots - begin < block_slots ? num_slots - begin : block_slots;
+    landed = landed && arrivals_of(call, source, slot, ring_slot, begin / block_slots, rows, num_slots).complete();
+  }
+  if (!warp.all(landed)) return false;
+  warp.sync();
+  for (int expert = fresh_thread_index() % kConsumerThreads; expert < call.geometry().num_local_experts;
+       expert += kConsumerThreads) {
+    const std::uint32_t routes = call.expert_offsets(slot)[expert + 1] - call.expert_offsets(slot)[expert];
+    publish(&call.landed(slot)[expert], call.wave_base(slot)[expert] + routes);
+  }
+  return true;
+}
+
+/// The same of all sources at these positions of the block's subscriber, until the rows of the block's first task are there. A warp.
+__device__ inline void tell_landed(const Call& call, BlockMemory& block, std::uint32_t positions) {
+  while (positions != 0 && !WarpGroup::any(block.stored[0].test(0))) {
+#pragma unroll 1
+    for (std::uint32_t rest = positions; rest != 0; rest &= rest - 1) {
+      const int position = __ffs(static_cast<int>(rest)) - 1;
+      const int source = call.peer_at(static_cast<int>(blockIdx.x) + position * call.roster.num_subscribers);
+      if (try_tell_landed(call, source)) positions &= ~(1u << position);
+    }
+  }
+}
 
 /// Consumer warp w has the w-th part of the tokens. It counts its routes to every expert; sums over experts and parts turn the
 /// counts into places in the list, from where it fills them in turn.
@@ -33,6 +73,7 @@ class ListMaker {
     if (first_source == 0 && !call_.listed_at_once(call_.num_tokens)) open &= ~1u;
     if (call_.pre_reduced() || call_.geometry().listed_tokens == 0) open = 0;
     if (call_.lined()) open &= first_source == 0 ? 1u : 0u;  // see Subscriber::has_help()
+    std::uint32_t made = 0;  // of other ranks' sources
     do {
       const std::uint32_t before = open;
 #pragma unroll 1
@@ -44,16 +85,18 @@ class ListMaker {
         if (!all_consumers(source == call_.rank || (num_tokens > 0 && load_ids(source, num_tokens)))) continue;
         make(source, position, static_cast<int>(num_tokens));
         open &= ~(1u << position);
+        if (source != call_.rank) made |= 1u << position;
       }
       if (open == before) __nanosleep(kPauseNs);
     } while (open != 0 && !any_consumer(block_.stored[0].test(0)));
     if (thread_ == 0) block_.desk.leave();
     fence_async_shared();
     block_.listed.arrive();
+    tell_landed(call_, block_, made);
   }
 
  private:
-  static constexpr int kThreads = kConsumerWarps * 32;
+  static constexpr int kThreads = kConsumerThreads;
   static constexpr unsigned kPauseNs = 50;
 
   /// This warp's share of a source's ids out of their lines. False while any is missing.

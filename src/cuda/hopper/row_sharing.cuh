@@ -31,9 +31,8 @@ struct DispatcherWarp : WarpGroup {
 
 /// A consumer warp until the rows of a wave, mostly the first, are done, or the first task of its block is there.
 __device__ inline void push_offered_rows(const Call& call, const Fabric& fabric, BlockMemory& block) {
-  const bool dispatches = static_cast<int>(blockIdx.x) * kServiceWarps >= call.roster.first_dispatcher();
   const bool several = call.num_tokens > call.roster.num_dispatchers;  // to push by one
-  if (call.geometry().num_ranks == 1 || call.lined() || !dispatches || !several) return;
+  if (call.geometry().num_ranks == 1 || call.lined() || dispatcher_of(call) < 0 || !several) return;
   const WarpGroup group;
   constexpr unsigned kPauseNs = 100;
   while (!block.rows.closed(group) && !group.any(block.stored[0].test(0))) {

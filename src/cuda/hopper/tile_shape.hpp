@@ -64,6 +64,7 @@ inline constexpr int kForemen = 1;
 inline constexpr int kServiceWarps = 1;
 inline constexpr int kLoaderWarps = 2;
 inline constexpr int kConsumerWarps = 8;  ///< two warpgroups
+inline constexpr int kConsumerThreads = kConsumerWarps * 32;
 inline constexpr int kBlockThreads = (kForemen + kServiceWarps + kLoaderWarps + kConsumerWarps) * 32;
 inline constexpr TraceRows kTraceRows{.processor_rows = 4, .service_warps = kServiceWarps, .helpers = kConsumerWarps};
 /// Subscriber, scheduler and a dispatcher want a service warp each.
