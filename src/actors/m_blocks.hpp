@@ -48,6 +48,22 @@ class LandedRows {
   bool all_landed_;
 };
 
+/// Those that will have landed of a call in which each source has one wave, by counts of routes.
+struct CountedRows {
+  const std::uint32_t* counts;  ///< of the expert's routes from source 0; from every other one `stride` further
+  const std::uint32_t* firsts;  ///< the same: the first of them in the source's list
+  const int* slots;             ///< [num_ranks], the wave slot of each source's wave
+  int stride;
+  int slots_a_source;
+
+  FLASHMOE_HD int slots_at_once(int most) const { return most; }
+  FLASHMOE_HD PendingRows of_slot(int slot, const std::uint32_t* taken_so_far) const {
+    const int source = slot / slots_a_source;
+    const std::uint32_t count = slot == slots[source] ? counts[source * stride] : 0;
+    return count > 0 ? PendingRows{*taken_so_far, count, firsts[source * stride]} : PendingRows{};
+  }
+};
+
 /// Most m-blocks of one expert whose tasks alternate.
 inline constexpr std::uint32_t kMostGrouped = 16;
 

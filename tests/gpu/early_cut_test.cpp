@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "device.hpp"
 #include "flashmoe/error.hpp"
 #include "support/cuda_world.hpp"
@@ -103,6 +106,47 @@ TEST(EarlyCut, gives_them_in_small_layers) {
       {2, 8, 2, 40, Routing::all_to_one, kLined, true},
       {3, 6, 2, 50, Routing::masked},
   });
+}
+
+/// The scheduler waits for ids of a late rank no longer than it would for its rows, and cuts what has landed.
+TEST(EarlyCut, of_a_late_rank_the_others_tasks_run_meanwhile) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
+    const Problem problem = problem_of({2, 8, 2, 60, Routing::any, wire_form});
+    const auto experts = std::make_shared<DenseExperts>(problem, 3);
+    CudaWorld world(problem, experts, {.deadline_seconds = 5.0});
+    std::vector<Batch> batches = make_batches(problem, {60, 60}, 1);
+    for (const auto late : {std::chrono::milliseconds(0), std::chrono::milliseconds(20), std::chrono::milliseconds(0)}) {
+      world.poison();
+      world.each_rank([&](std::size_t rank) {
+        if (rank == 1) std::this_thread::sleep_for(late);
+        world.forward(rank, batches[rank], 60);
+      });
+      for (const std::size_t rank : {0u, 1u}) ASSERT_EQ(world.message(rank), "");
+      for (Batch& batch : batches) {
+        const auto wanted = reference::layer(problem, *experts, batch.x_view(), batch.routing());
+        EXPECT_LE(error_in_bars(problem, batch, wanted), 1.0);
+      }
+    }
+  }
+}
+
+TEST(EarlyCut, a_rank_that_gives_up_while_rows_are_on_their_way_ends_the_call_of_all) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
+    const Problem problem = problem_of({3, 9, 2, 60, Routing::any, wire_form});
+    const auto experts = std::make_shared<DenseExperts>(problem, 3);
+    CudaWorld world(problem, experts, {.deadline_seconds = 5.0});
+    std::vector<Batch> batches = make_batches(problem, {60, 60, 60}, 1);
+    batches[1].topk_ids[2 * 59 + 1] = 9;  // its ids may go, and so may some of its rows
+    world.call({&batches[0], &batches[1], &batches[2]}, 60);
+    EXPECT_TRUE(world.threw<InvalidArgument>(1));
+    batches[1].topk_ids[2 * 59 + 1] = 0;
+    world.call({&batches[0], &batches[1], &batches[2]}, 60);  // the others may have returned from that call, not from the next
+    for (const std::size_t rank : {0u, 2u}) {
+      EXPECT_THAT(world.message(rank), ::testing::HasSubstr("topk_ids[59][1] of rank 1 is 9"));
+    }
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "actors/call.hpp"
 #include "actors/group.hpp"
+#include "actors/line_io.hpp"
 
 namespace flashmoe {
 namespace {
@@ -98,6 +99,37 @@ TEST(Subscriber, of_a_rank_without_tokens_says_that_nothing_is_to_come) {
   EXPECT_EQ(subscriber.step(SoloGroup{}), Step::finished);
   EXPECT_EQ(SourceProgress::of(rank.call.counters().progress[0]).closed_waves, kAllWavesClosed);
   EXPECT_EQ(rank.call.epoch_state().num_waves[0], 0u);
+}
+
+/// Rank 0 of two, which has read the header of rank 1's 3 tokens and waits for its ids.
+TEST(Subscriber, names_what_is_missing_of_a_rank_that_sends_ids) {
+  for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
+    Geometry g{.num_ranks = 2, .num_local_experts = 2, .hidden = 16, .intermediate = 32, .top_k = 1, .element_bytes = 4,
+               .max_tokens = 64, .wave_tokens = 64, .wave_ring = 2, .slot_block = 64, .token_block = 64, .num_result_cells = 1,
+               .tile = {.rows = 4, .up_columns = 16, .down_columns = 16}, .num_m_blocks = 4};
+    g.lined_tokens = wire_form == WireForm::lined ? 64 : 0;
+    g.listed_tokens = 64;
+    Call call;
+    call.heap = make_heap_layout(g);
+    call.roster.num_subscribers = 1;
+    call.local_layout = make_local_layout(g, call.roster);
+    call.plan.wire_form = wire_form;
+    call.layer_id = 5;
+    call.plan_hash = 6;
+    std::vector<Line> heap(call.heap.total_bytes / sizeof(Line) + 1);
+    std::vector<Line> local(call.local_layout.total_bytes / sizeof(Line) + 1);
+    call.heap_base[0] = reinterpret_cast<char*>(heap.data());
+    call.local = reinterpret_cast<char*>(local.data());
+    call.epoch_state().wave_sequence[1] = 9;
+    const std::uint64_t header[kHeaderWords] = {0, 5, 6, 3, 1, 1};
+    store_line(call.heap_at<Line>(call.heap.header(1, 0)), header, kHeaderWords, line_tag(call.generation, 0));
+    Subscriber<SoloGroup, NoFabric> subscriber(call, {}, 0);
+    while (subscriber.step(SoloGroup{}) == Step::advanced) {
+    }
+    EXPECT_EQ(subscriber.wait().signal, wire_form == WireForm::lined ? SignalKind::ids : SignalKind::list);
+    EXPECT_EQ(subscriber.wait().peer, 1);
+    EXPECT_EQ(subscriber.wait().expected, wire_form == WireForm::lined ? 0u : 9u);  // epoch, or the wave's sequence
+  }
 }
 
 }  // namespace

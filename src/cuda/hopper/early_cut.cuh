@@ -14,22 +14,6 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// An expert's rows by the counts of its sources' routes; see LandedRows.
-struct CountedRows {
-  const std::uint32_t* counts;  ///< of the expert, `stride` apart for every source
-  const std::uint32_t* firsts;  ///< the same: its first entry in the source's list
-  const int* slots;             ///< [num_ranks], the wave slot that a source's wave has
-  int stride;
-  int slots_a_source;
-
-  __device__ int slots_at_once(int most) const { return most; }
-  __device__ PendingRows of_slot(int slot, const std::uint32_t* taken) const {
-    const int source = slot / slots_a_source;
-    const std::uint32_t count = slot == slots[source] ? counts[source * stride] : 0;
-    return count > 0 ? PendingRows{*taken, count, firsts[source * stride]} : PendingRows{};
-  }
-};
-
 class EarlyCut {
  public:
   /// `warp`: of the consumer warps.
@@ -48,11 +32,11 @@ class EarlyCut {
   static constexpr int kThreads = kConsumerThreads;
   static constexpr unsigned kPauseNs = 50;
 
-  static constexpr int kIdWords = 1024;                       ///< most of a warp's share of a source
-  static constexpr int kMostRanks = MBlock::kMaxSegments;     ///< an m-block may have rows of each
+  static constexpr int kIdWords = 1024;                    ///< most of a warp's share of a source
+  static constexpr int kMostRanks = MBlock::kMaxSegments;  ///< an m-block may have rows of each
 
-  // What the stages hold: ids as a warp reads them, sums of warps, slots of sources; m-blocks' places of experts; of every source and
-  // expert how many routes there are, and where in the source's list they begin.
+  // What the stages hold: ids as a warp reads them, sums of warps, wave slots of sources; of every expert its first m-block's place;
+  // of every source and expert how many routes there are, and where in the source's list they begin.
   __device__ std::uint64_t* ids() const { return reinterpret_cast<std::uint64_t*>(block_.stages[0]) + warp_ * kIdWords; }
   __device__ std::uint32_t* sums() const {
     return reinterpret_cast<std::uint32_t*>(reinterpret_cast<std::uint64_t*>(block_.stages[0]) + kConsumerWarps * kIdWords);
@@ -99,7 +83,8 @@ class EarlyCut {
 
   __device__ void count(int source, std::int32_t id) const {
     const std::uint32_t expert = static_cast<std::uint32_t>(id) - static_cast<std::uint32_t>(call_.rank * num_experts_);
-    if (expert < static_cast<std::uint32_t>(num_experts_)) atomicAdd(&counts()[source * num_experts_ + static_cast<int>(expert)], 1u);
+    if (expert >= static_cast<std::uint32_t>(num_experts_)) return;
+    atomicAdd(&counts()[source * num_experts_ + static_cast<int>(expert)], 1u);
   }
 
   __device__ Ids count_own() const {

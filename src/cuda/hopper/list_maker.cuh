@@ -15,9 +15,9 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// Tells that all rows of a source whose list is made have landed (counted form), as Subscriber::watch_rows() does, but sooner. Where
-/// the subscriber has told it before, it is told once more, or never: the cursors are the same. False while rows are missing. A warp
-/// tells of the experts of its threads.
+/// Tells that all rows of a source whose list is made have landed (counted form), as Subscriber::watch_rows() does, but sooner.
+/// Where the subscriber has told it before, it is told once more, or never: the cursors are the same. False while rows are
+/// missing. A warp tells of the experts of its threads.
 __device__ inline bool try_tell_landed(const Call& call, int source) {
   const WarpGroup warp;
   const int ring_slot = call.ring_slot(call.epoch_state().wave_sequence[source]);
@@ -42,7 +42,8 @@ __device__ inline bool try_tell_landed(const Call& call, int source) {
   return true;
 }
 
-/// The same of all sources at these positions of the block's subscriber, until the rows of the block's first task are there. A warp.
+/// The same of all sources at these positions of the block's subscriber, until the rows of the block's first task are there.
+/// A warp.
 __device__ inline void tell_landed(const Call& call, BlockMemory& block, std::uint32_t positions) {
   while (positions != 0 && !WarpGroup::any(block.stored[0].test(0))) {
 #pragma unroll 1
