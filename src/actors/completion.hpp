@@ -10,6 +10,12 @@
 
 namespace flashmoe {
 
+/// The result counter that a row of a counted per_route call adds to: the wave slot it is of, and its token block.
+FLASHMOE_HD inline std::uint32_t result_counter(const Geometry& g, std::uint32_t wave_slot, std::uint32_t return_row) {
+  static_assert(Limits::num_ranks * Limits::wave_ring <= 1 << 16);
+  return wave_slot << 16 | return_row / static_cast<std::uint32_t>(g.top_k) / static_cast<std::uint32_t>(g.token_block);
+}
+
 template <class Group, class Fabric>
 class Completion {
  public:
@@ -18,10 +24,19 @@ class Completion {
   /// Starts on a finished up, down or reduce task. Requires idle(), and that the tile's stores are ordered before this
   /// call: made by the group's threads, or seen by its leader.
   FLASHMOE_HD void begin(const Group& group, const Task& task) {
+    begin(group, task, [&](const MBlock& block) { signal_results(group, block); });
+  }
+  /// The same, where the caller knows the m-block's `num_rows` rows' counters, see result_counter().
+  FLASHMOE_HD void begin(const Group& group, const Task& task, const std::uint32_t* counters, std::uint32_t num_rows) {
+    begin(group, task, [&](const MBlock&) { signal_results(group, counters, num_rows); });
+  }
+
+  template <class SignalResults>
+  FLASHMOE_HD void begin(const Group& group, const Task& task, const SignalResults& signal_results) {
     task_ = task;
     switch (task.kind) {
       case TaskKind::up: finish_up(group); break;
-      case TaskKind::down: finish_down(group); break;
+      case TaskKind::down: finish_down(group, signal_results); break;
       case TaskKind::reduce: finish_reduce(group); break;
       case TaskKind::exit: break;
     }
@@ -59,11 +74,12 @@ class Completion {
     if (group.leader()) add<Scope::device>(&call_.m_block(task_.index).up_done, std::uint32_t{task_.num_tiles});
   }
 
-  FLASHMOE_HD void finish_down(const Group& group) {
+  template <class SignalResults>
+  FLASHMOE_HD void finish_down(const Group& group, const SignalResults& signal_results) {
     MBlock& block = call_.m_block(task_.index);
     const auto wanted = static_cast<std::uint32_t>(geometry().num_down_tiles());
     if (!completes(group, &block.down_done, std::uint32_t{task_.num_tiles}, wanted)) return;
-    if (!call_.lined() && !call_.pre_reduced()) signal_results(group, block);
+    if (!call_.lined() && !call_.pre_reduced()) signal_results(block);
     segment_ = 0;
     retiring_ = true;
   }
@@ -100,6 +116,27 @@ class Completion {
         fabric_.signal_all(source_of(rows.wave_slot), counters, cells);
       }
       rows = next;
+    }
+  }
+
+  /// The same by result_counter() of every row.
+  FLASHMOE_HD void signal_results(const Group& group, const std::uint32_t* counters, std::uint32_t num_rows) {
+    fabric_.release(geometry().num_ranks > 1);
+    for (std::uint32_t first = static_cast<std::uint32_t>(group.index()) * kRowsEach; first < num_rows;
+         first += static_cast<std::uint32_t>(group.size()) * kRowsEach) {
+      std::uint64_t cells = 0;
+      FLASHMOE_UNROLL
+      for (std::uint32_t i = 0; i < kRowsEach; ++i) {
+        if (first + i >= num_rows) break;
+        ++cells;
+        const std::uint32_t counter = counters[first + i];
+        if (i + 1 < kRowsEach && first + i + 1 < num_rows && counters[first + i + 1] == counter) continue;
+        const std::uint32_t wave_slot = counter >> 16;
+        const std::size_t offsets[] = {
+            call_.heap.result_count(call_.rank, ring_of(wave_slot), static_cast<int>(counter & 0xffffu))};
+        fabric_.signal_all(source_of(wave_slot), offsets, {cells});
+        cells = 0;
+      }
     }
   }
 

@@ -52,20 +52,21 @@ class Scheduler {
   /// Whether the engine has threads that may cut: group.cut_state(), and group.refuse_cut(), false when they have begun.
   static constexpr bool kHasHelp = requires(const Group& group) { group.cut_state(); };
 
-  /// Until all m-blocks of the call are cut, or will not be. As long as one that flushes, it waits for a rank that is late.
+  /// Until all m-blocks of the call are cut, or will not be. A rank that is late is waited for as long as before a flush, in steps
+  /// that take as long.
   FLASHMOE_HD Step await_cut(const Group& group) {
-    switch (group.cut_state()) {
-      case CutState::awaited:
-        if (++idle_steps_ < call_.flush_after_idle_steps || !group.refuse_cut()) {
-          return waiting(SignalKind::landed, num_cut_, retired_);
-        }
-        read_progress(group);
-        start_pass(true);
-        rehearsing_ = false;
-        break;
-      case CutState::left: break;
-      case CutState::made: adopt(group.num_cut()); break;
+    const CutState state = group.cut_state();
+    group.sync();
+    if (state == CutState::awaited) {
+      read_progress(group);
+      if (++idle_steps_ < call_.flush_after_idle_steps || !group.refuse_cut()) {
+        return waiting(SignalKind::landed, num_cut_, retired_);
+      }
+      start_pass(true);
+      rehearsing_ = false;
     }
+    if (state == CutState::made) adopt(group.num_cut());
+    idle_steps_ = 0;
     awaits_cut_ = false;
     return Step::advanced;
   }

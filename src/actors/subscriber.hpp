@@ -217,6 +217,11 @@ class Subscriber {
   FLASHMOE_HD bool has_help(int source, std::int64_t num_tokens) const {
     return call_.listed_at_once(num_tokens) && (source == call_.rank || !call_.lined());
   }
+  /// Whether they also tell that its rows have landed.
+  FLASHMOE_HD bool told_by_others(int source) const {
+    if constexpr (!kHasHelp) return false;
+    return !call_.lined() && has_help(source, static_cast<std::int64_t>(call_.source_state(source).num_tokens));
+  }
   /// Of a source among those that this subscriber follows.
   FLASHMOE_HD int position_of(int source) const {
     const int offset = source >= call_.rank ? source - call_.rank : source - call_.rank + geometry().num_ranks;
@@ -372,7 +377,8 @@ class Subscriber {
               group.first(missing, arrivals.seen));
       break;
     }
-    if (landed == state.slots_landed && landed < num_slots) return Outcome::idle;
+    // Who may tell sooner tells of whole waves: part of one, told here in the meantime, would take that back.
+    if (landed < num_slots && (landed == state.slots_landed || told_by_others(source))) return Outcome::idle;
     group.sync();
     advance_cursors(group, call_, wave_slot, image, landed, num_slots);
     if (landed == num_slots && !call_.lined()) settle_bases(group, wave_slot, num_slots);

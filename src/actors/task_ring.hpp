@@ -131,7 +131,7 @@ class TaskRing {
     return static_cast<int>(cursor_of(peek(&state_->published)).ticket - peek(&state_->next_take));
   }
 
-  /// Behind all that is published. Of who has seen it; a later batch may be on its way.
+  /// Behind all that is published, for a caller that knows that nobody publishes now.
   FLASHMOE_HD TaskCursor latest() const { return cursor_of(peek(&state_->published)); }
 
   /// Where the epoch's first task will be.

@@ -28,6 +28,7 @@ struct KernelState {
   unsigned long long payload_bytes;   ///< sent to other ranks, over all calls
   unsigned long long overhead_bytes;
   unsigned long long shared_tasks;    ///< engine hopper: whose weights a pair of blocks loaded together, over all calls
+  unsigned long long early_cuts;      ///< engine hopper: calls whose m-blocks were cut from ids
 };
 
 /// How far one timeline got.

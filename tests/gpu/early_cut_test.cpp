@@ -1,6 +1,6 @@
 // M-blocks that the Hopper engine cuts before rows land (src/cuda/hopper/early_cut.cuh) give the bits that the scheduler's give, in
-// both wire forms, for one rank and for several, for any number of m-blocks up to the intermediate ring's places and past it; and a
-// rank that gives up while rows are on their way says why.
+// both wire forms, for one rank and for several, for any number of m-blocks up to the limits and past them; and no rank waits for one
+// that is late, wrong or absent.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -26,19 +26,26 @@ struct Shape {
   bool weight_on_input = false;
   bool gated = true;
   int intermediate = 160;
+  int wave_ring = 0;
+  bool fits = true;  ///< its m-blocks are few enough to be cut early
 };
 
 Problem problem_of(const Shape& shape) {
   return {.num_ranks = shape.num_ranks, .hidden = 192, .intermediate = shape.intermediate, .num_experts = shape.num_experts,
           .top_k = shape.top_k, .max_tokens = shape.num_tokens, .dtype = DType::bf16, .gated = shape.gated,
-          .weight_on_input = shape.weight_on_input, .wire_form = shape.wire_form, .result_form = ResultForm::per_route};
+          .weight_on_input = shape.weight_on_input, .wire_form = shape.wire_form, .result_form = ResultForm::per_route,
+          .wave_ring = shape.wave_ring};
 }
+
+/// So many idle steps that no scheduler refuses, however late the ranks of a call are launched.
+constexpr int kPatient = 100'000'000;
 
 /// Every rank's batch of every call; ranks have different numbers of tokens, and sometimes none.
 std::vector<Batch> run(const Shape& shape, const std::shared_ptr<DenseExperts>& experts, bool early_cut) {
   const Problem problem = problem_of(shape);
   const auto ranks = static_cast<std::size_t>(problem.num_ranks);
-  CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .early_cut = early_cut});
+  CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .flush_after_idle_steps = kPatient, .early_cut = early_cut});
+  EXPECT_EQ(world.plan_of(problem.max_tokens).tickets_at_once, CudaWorld::in_pairs() ? 2 : 1) << "pairs are not cut early";
   const std::int64_t most = problem.max_tokens;
   const std::int64_t tokens[] = {most, most / 3, 1, most, 0, most - 1};
   constexpr std::size_t kCalls = 5;
@@ -52,7 +59,11 @@ std::vector<Batch> run(const Shape& shape, const std::shared_ptr<DenseExperts>& 
     }
     world.poison();
     world.call(of_call, most);
-    for (std::size_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(world.message(rank), "") << to_string(problem);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(world.message(rank), "") << to_string(problem);
+      if (shape.fits) EXPECT_EQ(world.cut_early(rank), early_cut && !CudaWorld::in_pairs()) << "call " << call;
+      if (!shape.fits && call == 0) EXPECT_FALSE(world.cut_early(rank));
+    }
   }
   return batches;
 }
@@ -75,6 +86,7 @@ void expect_the_bits_of_the_schedulers_m_blocks(const std::vector<Shape>& shapes
 }
 
 constexpr auto kLined = WireForm::lined;
+constexpr auto kCounted = WireForm::counted;
 
 TEST(EarlyCut, gives_the_bits_of_the_schedulers_m_blocks) {
   FLASHMOE_REQUIRE_GPUS(1);
@@ -83,18 +95,19 @@ TEST(EarlyCut, gives_the_bits_of_the_schedulers_m_blocks) {
       {1, 9, 2, 1},
       {1, 128, 8, 8, Routing::distinct, kLined},
       {1, 128, 8, 64, Routing::distinct},
-      {1, 300, 5, 200, Routing::masked, WireForm::counted, true},  // more experts than threads
-      {1, 4, 1, 2000, Routing::all_to_one},                        // a group of m-blocks
-      {1, 4, 1, 8192, Routing::all_to_one},                        // more than a group: left to the scheduler
-      {1, 700, 8, 1024, Routing::distinct},                        // more than places, maybe
+      {1, 300, 5, 200, Routing::masked, kCounted, true},                                 // more experts than threads
+      {1, 16, 1, 2000, Routing::all_to_one},                                              // as many m-blocks as alternate
+      {1, 64, 1, 8192, Routing::all_to_one, kCounted, false, true, 160, 0, false},        // more
+      {1, 700, 8, 1024, Routing::distinct, kCounted, false, true, 160, 0, false},         // more than places
       {2, 128, 8, 16, Routing::any, kLined},
       {2, 128, 8, 1024, Routing::distinct},
-      {2, 6, 2, 900, Routing::any, WireForm::counted, true, false},
-      {2, 8, 2, 300, Routing::last_rank},
+      {2, 16, 2, 900, Routing::any, kCounted, true, false},
+      {2, 8, 2, 300, Routing::last_rank, kCounted, false, true, 160, 1},                  // ring of one wave
+      {2, 8, 2, 300, Routing::any, kCounted, false, true, 160, 4},
       {4, 36, 11, 90, Routing::last_rank},
       {8, 64, 4, 333, Routing::any},
       {8, 64, 4, 7, Routing::any, kLined},
-      {2, 16, 2, 33, Routing::any, WireForm::counted, false, true, 4096},  // long down tasks
+      {2, 16, 2, 33, Routing::any, kCounted, false, true, 4096},                          // long down tasks
   });
 }
 
@@ -111,7 +124,7 @@ TEST(EarlyCut, gives_them_in_small_layers) {
 /// The scheduler waits for ids of a late rank no longer than it would for its rows, and cuts what has landed.
 TEST(EarlyCut, of_a_late_rank_the_others_tasks_run_meanwhile) {
   FLASHMOE_REQUIRE_GPUS(1);
-  for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
+  for (const WireForm wire_form : {kCounted, kLined}) {
     const Problem problem = problem_of({2, 8, 2, 60, Routing::any, wire_form});
     const auto experts = std::make_shared<DenseExperts>(problem, 3);
     CudaWorld world(problem, experts, {.deadline_seconds = 5.0});
@@ -133,7 +146,7 @@ TEST(EarlyCut, of_a_late_rank_the_others_tasks_run_meanwhile) {
 
 TEST(EarlyCut, a_rank_that_gives_up_while_rows_are_on_their_way_ends_the_call_of_all) {
   FLASHMOE_REQUIRE_GPUS(1);
-  for (const WireForm wire_form : {WireForm::counted, WireForm::lined}) {
+  for (const WireForm wire_form : {kCounted, kLined}) {
     const Problem problem = problem_of({3, 9, 2, 60, Routing::any, wire_form});
     const auto experts = std::make_shared<DenseExperts>(problem, 3);
     CudaWorld world(problem, experts, {.deadline_seconds = 5.0});
@@ -146,6 +159,34 @@ TEST(EarlyCut, a_rank_that_gives_up_while_rows_are_on_their_way_ends_the_call_of
     for (const std::size_t rank : {0u, 2u}) {
       EXPECT_THAT(world.message(rank), ::testing::HasSubstr("topk_ids[59][1] of rank 1 is 9"));
     }
+  }
+}
+
+/// Nobody's last ids come: who counts them does not wait when its rank gives up.
+TEST(EarlyCut, ranks_that_all_have_a_wrong_id_are_all_told) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const WireForm wire_form : {kCounted, kLined}) {
+    const Problem problem = problem_of({3, 9, 2, 60, Routing::any, wire_form});
+    const auto experts = std::make_shared<DenseExperts>(problem, 3);
+    CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .flush_after_idle_steps = kPatient});
+    std::vector<Batch> batches = make_batches(problem, {60, 60, 60}, 1);
+    for (Batch& batch : batches) batch.topk_ids[2 * 59 + 1] = 9;
+    world.call({&batches[0], &batches[1], &batches[2]}, 60);
+    for (const std::size_t rank : {0u, 1u, 2u}) EXPECT_TRUE(world.threw<InvalidArgument>(rank)) << world.message(rank);
+  }
+}
+
+TEST(EarlyCut, a_rank_with_a_wrong_id_does_not_wait_for_one_that_never_comes) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const WireForm wire_form : {kCounted, kLined}) {
+    const Problem problem = problem_of({3, 9, 2, 60, Routing::any, wire_form});
+    const auto experts = std::make_shared<DenseExperts>(problem, 3);
+    CudaWorld world(problem, experts, {.deadline_seconds = 1.0, .flush_after_idle_steps = kPatient});
+    std::vector<Batch> batches = make_batches(problem, {60, 60, 60}, 1);
+    batches[0].topk_ids[2 * 59 + 1] = 9;
+    world.call({&batches[0], nullptr, &batches[2]}, 60);
+    EXPECT_TRUE(world.threw<InvalidArgument>(0)) << world.message(0);
+    EXPECT_NE(world.message(2), "");
   }
 }
 

@@ -223,6 +223,8 @@ class CudaWorld : public RankThreads {
   std::uint64_t overhead_bytes(std::size_t rank) const { return stats_[rank].overhead_bytes; }
   /// Tasks of a rank's last call whose weights two blocks loaded together.
   std::uint64_t shared_tasks(std::size_t rank) const { return stats_[rank].shared_tasks; }
+  /// Whether the m-blocks of a rank's last call were cut from ids.
+  bool cut_early(std::size_t rank) const { return stats_[rank].early_cuts > 0; }
   CallPlan plan(std::size_t rank) const { return stats_[rank].plan; }
   /// Calls that a rank has finished on the heap.
   std::uint64_t calls_finished(std::size_t rank) { return context(rank).outcome().finished_epochs; }
@@ -289,6 +291,7 @@ class CudaWorld : public RankThreads {
     std::uint64_t payload_bytes = 0;
     std::uint64_t overhead_bytes = 0;
     std::uint64_t shared_tasks = 0;
+    std::uint64_t early_cuts = 0;
   };
 
   void keep_stats(std::size_t rank, const cuda_backend::KernelState& before, const cuda_backend::KernelState& after,
@@ -297,7 +300,8 @@ class CudaWorld : public RankThreads {
     stats_[rank] = {.plan = layer(rank).plan(max_tokens),
                     .payload_bytes = after.payload_bytes - before.payload_bytes,
                     .overhead_bytes = after.overhead_bytes - before.overhead_bytes,
-                    .shared_tasks = after.shared_tasks - before.shared_tasks};
+                    .shared_tasks = after.shared_tasks - before.shared_tasks,
+                    .early_cuts = after.early_cuts - before.early_cuts};
   }
 
   std::shared_ptr<cuda_backend::LocalHeap> heap_;

@@ -38,7 +38,10 @@ namespace flashmoe::cuda_backend::hopper {
 /// One task, with what its rows are.
 struct TaskSlot {
   std::uint64_t rows[kMostRows];  ///< up: where each token row is. down: where each result goes; see Foreman
-  float weights[kMostRows];       ///< up, weight_on_input: routing weights
+  union {
+    float weights[kMostRows];           ///< up, weight_on_input: routing weights
+    std::uint32_t counters[kMostRows];  ///< down, counted per_route: result_counter() of each row
+  };
   Task task;
   std::uint32_t number;           ///< of the task, among the block's
   std::uint32_t num_rows;         ///< reduce: number of slots

@@ -21,9 +21,11 @@ class EarlyCut {
       : call_(call), block_(block), warp_(warp), thread_(warp * 32 + static_cast<int>(threadIdx.x % 32)),
         num_experts_(call.geometry().num_local_experts) {}
 
-  /// All consumers of the scheduler's block, before they take tasks. The stages are theirs.
-  __device__ void run(bool wanted) {
-    if (!(wanted && applies() && count_all() && cut()) && thread_ == 0) block_.cut_desk.refuse();
+  /// All consumers of the scheduler's block, before they take tasks. The stages are theirs. `cuts` counts calls that they cut.
+  __device__ void run(bool wanted, unsigned long long& cuts) {
+    const bool done = wanted && applies() && count_all() && cut();
+    if (thread_ == 0 && !done) block_.cut_desk.refuse();
+    if (thread_ == 0 && done) atomicAdd(&cuts, 1ull);
     fence_async_shared();
     block_.listed.arrive();
   }
@@ -67,7 +69,8 @@ class EarlyCut {
       while (true) {
         if (seen == Ids::awaited) seen = source == call_.rank ? count_own() : count_lines(source);
         if (all_consumers(seen == Ids::counted)) break;
-        if (any_consumer(seen == Ids::refused || block_.cut_desk.refused())) return false;
+        // Before anything is cut a task can only be the exit of a rank that gives up: nobody refuses then.
+        if (any_consumer(seen == Ids::refused || block_.cut_desk.refused() || block_.filled[0].test(0))) return false;
         if (rehearsed) {
           __nanosleep(kPauseNs);
         } else {
@@ -133,6 +136,7 @@ class EarlyCut {
     bool fits = true;
     find_places(fits);
     fill(0);
+    await_consumers();
   }
 
   /// False where the m-blocks need more places than there are, or the scheduler waits no longer.

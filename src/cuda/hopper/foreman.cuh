@@ -78,9 +78,9 @@ class Foreman {
   /// Others wait for what follows from a finished task: all of it before the next look at the ring.
   __device__ Step complete(const WarpGroup& group) {
     if (!next_is_done(group)) return Step::idle;
-    const Task task = block_.slots[num_completed_ % kTaskSlots].task;
+    const TaskSlot& slot = block_.slots[num_completed_ % kTaskSlots];
     ++num_completed_;
-    completion_.begin(group, task);
+    completion_.begin(group, Task{slot.task}, slot.counters, slot.num_rows);
     while (!completion_.idle()) completion_.step(group);
     return Step::advanced;
   }
@@ -323,7 +323,7 @@ class Foreman {
         if (row >= begin) origin = {wave_slot, first_entry + (row - begin)};
       }
       if (row < num_rows) {
-        slot.rows[row] = task.kind == TaskKind::up ? token_of(slot, row, origin) : result_of(task, origin, sent_rows);
+        slot.rows[row] = task.kind == TaskKind::up ? token_of(slot, row, origin) : result_of(slot, row, origin, sent_rows);
       }
     }
     if (task.kind == TaskKind::down && !call_.lined()) {
@@ -338,7 +338,7 @@ class Foreman {
     return reinterpret_cast<std::uint64_t>(token_row(call_, origin.wave_slot, image.entry(origin.entry)));
   }
 
-  __device__ std::uint64_t result_of(const Task& task, const RowOrigin& origin, std::uint32_t& sent_rows) const {
+  __device__ std::uint64_t result_of(TaskSlot& slot, std::uint32_t row, const RowOrigin& origin, std::uint32_t& sent_rows) const {
     const Geometry& g = call_.geometry();
     if (call_.pre_reduced()) {
       return reinterpret_cast<std::uint64_t>(call_.partial_row(static_cast<int>(origin.wave_slot), origin.entry));
@@ -346,8 +346,9 @@ class Foreman {
     const RouteEntry entry = call_.image(static_cast<int>(origin.wave_slot)).entry(origin.entry);
     const int source = static_cast<int>(origin.wave_slot) / g.wave_ring;
     if (call_.lined()) {
-      return pack_place(source, call_.heap.lined_result(call_.epoch, entry.return_row, static_cast<int>(task.tile)));
+      return pack_place(source, call_.heap.lined_result(call_.epoch, entry.return_row, static_cast<int>(slot.task.tile)));
     }
+    slot.counters[row] = result_counter(g, origin.wave_slot, entry.return_row);
     if (source != call_.rank) ++sent_rows;
     const int ring_slot = static_cast<int>(origin.wave_slot) % g.wave_ring;
     const auto return_row = static_cast<int>(entry.return_row);

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     take_registers<kConsumerRegisters>();
     if (runs) {
       if (has_scheduler(call)) {
-        EarlyCut(call, block, warp - kFirstConsumer).run(!kPairs && args.early_cut);
+        EarlyCut(call, block, warp - kFirstConsumer).run(!kPairs && args.early_cut, args.state->early_cuts);
       } else if (lends_stages(call)) {
         ListMaker(call, block, warp - kFirstConsumer).serve();
       }

@@ -15,9 +15,12 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
+/// Between looks at what has not come.
+inline constexpr unsigned kListPauseNs = 50;
+
 /// Tells that all rows of a source whose list is made have landed (counted form), as Subscriber::watch_rows() does, but sooner.
-/// Where the subscriber has told it before, it is told once more, or never: the cursors are the same. False while rows are
-/// missing. A warp tells of the experts of its threads.
+/// Where the subscriber has told it before, it is told once more, or never: both tell of all rows or none, so the cursors are
+/// the same. False while rows are missing. A warp tells of the experts of its threads.
 __device__ inline bool try_tell_landed(const Call& call, int source) {
   const WarpGroup warp;
   const int ring_slot = call.ring_slot(call.epoch_state().wave_sequence[source]);
@@ -52,6 +55,7 @@ __device__ inline void tell_landed(const Call& call, BlockMemory& block, std::ui
       const int source = call.peer_at(static_cast<int>(blockIdx.x) + position * call.roster.num_subscribers);
       if (try_tell_landed(call, source)) positions &= ~(1u << position);
     }
+    __nanosleep(kListPauseNs);
   }
 }
 
@@ -88,7 +92,7 @@ class ListMaker {
         open &= ~(1u << position);
         if (source != call_.rank) made |= 1u << position;
       }
-      if (open == before) __nanosleep(kPauseNs);
+      if (open == before) __nanosleep(kListPauseNs);
     } while (open != 0 && !any_consumer(block_.stored[0].test(0)));
     if (thread_ == 0) block_.desk.leave();
     fence_async_shared();
@@ -98,7 +102,6 @@ class ListMaker {
 
  private:
   static constexpr int kThreads = kConsumerThreads;
-  static constexpr unsigned kPauseNs = 50;
 
   /// This warp's share of a source's ids out of their lines. False while any is missing.
   __device__ bool load_ids(int source, std::int64_t num_tokens) const {
