@@ -1,6 +1,6 @@
 // M-blocks that the Hopper engine cuts before rows land (src/cuda/hopper/early_cut.cuh) give the bits that the scheduler's give, in
-// both wire forms, for one rank and for several, for any number of m-blocks up to the limits and past them; and no rank waits for one
-// that is late, wrong or absent.
+// both wire forms, for one rank and for several, for as many m-blocks as may be and for more; and no rank waits for one that is
+// late, wrong or absent.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -132,5 +132,47 @@ TEST(Subscriber, names_what_is_missing_of_a_rank_that_sends_ids) {
   }
 }
 
+/// A subscriber's group where others make lists, and tell whole waves as landed.
+struct HelpedGroup : SoloGroup {
+  void ask_for_list(int, std::int64_t) const {}
+  ListState list_state(int) const { return ListState::made; }
+};
+
+/// Otherwise its older look could take back what they have told in the meantime.
+TEST(Subscriber, tells_no_part_of_a_wave_that_others_tell_whole) {
+  Geometry g{.num_ranks = 2, .num_local_experts = 2, .hidden = 16, .intermediate = 32, .top_k = 1, .element_bytes = 4,
+             .max_tokens = 64, .wave_tokens = 64, .wave_ring = 2, .slot_block = 2, .token_block = 64, .num_result_cells = 1,
+             .tile = {.rows = 4, .up_columns = 16, .down_columns = 16}, .num_m_blocks = 4};
+  g.listed_tokens = 64;
+  Call call;
+  call.heap = make_heap_layout(g);
+  call.roster.num_subscribers = 1;
+  call.local_layout = make_local_layout(g, call.roster);
+  call.plan.wire_form = WireForm::counted;
+  std::vector<Line> heap(call.heap.total_bytes / sizeof(Line) + 1);
+  std::vector<Line> local(call.local_layout.total_bytes / sizeof(Line) + 1);
+  call.heap_base[0] = reinterpret_cast<char*>(heap.data());
+  call.local = reinterpret_cast<char*>(local.data());
+  const std::uint64_t header[kHeaderWords] = {0, 0, 0, 4, 1, 1};
+  store_line(call.heap_at<Line>(call.heap.header(1, 0)), header, kHeaderWords, line_tag(call.generation, 0));
+  const int slot = call.wave_slot(1, 0);  // four rows of expert 0, whose list others have made
+  call.wave(slot) = {4, 4, 0, 0, 0};
+  call.image(slot).set_header(4, 4);
+  for (std::uint32_t entry = 0; entry < 4; ++entry) call.image(slot).set_entry(entry, {entry, entry});
+  call.expert_offsets(slot)[1] = call.expert_offsets(slot)[2] = 4;
+  Subscriber<HelpedGroup, NoFabric> subscriber(call, {}, 0);
+  const auto run = [&] {
+    while (subscriber.step(HelpedGroup{}) == Step::advanced) {
+    }
+  };
+  *call.heap_at<std::uint64_t>(call.heap.arrival(1, 0, 0)) = 2;  // the first of two slot blocks
+  run();
+  EXPECT_EQ(call.landed(slot)[0], 0u);
+  EXPECT_EQ(subscriber.wait().signal, SignalKind::arrival);
+  *call.heap_at<std::uint64_t>(call.heap.arrival(1, 0, 1)) = 2;
+  run();
+  EXPECT_EQ(call.landed(slot)[0], 4u);
+}
+
 }  // namespace
 }  // namespace flashmoe

@@ -37,7 +37,7 @@ class EarlyCut {
   static constexpr int kIdWords = 1024;                    ///< most of a warp's share of a source
   static constexpr int kMostRanks = MBlock::kMaxSegments;  ///< an m-block may have rows of each
 
-  // What the stages hold: ids as a warp reads them, sums of warps, wave slots of sources; of every expert its first m-block's place;
+  // What the stages hold: ids as a warp reads them, sums of warps, wave slots of sources; of experts their first m-blocks' places;
   // of every source and expert how many routes there are, and where in the source's list they begin.
   __device__ std::uint64_t* ids() const { return reinterpret_cast<std::uint64_t*>(block_.stages[0]) + warp_ * kIdWords; }
   __device__ std::uint32_t* sums() const {
