@@ -24,22 +24,11 @@ class Completion {
   /// Starts on a finished up, down or reduce task. Requires idle(), and that the tile's stores are ordered before this
   /// call: made by the group's threads, or seen by its leader.
   FLASHMOE_HD void begin(const Group& group, const Task& task) {
-    begin(group, task, [&](const MBlock& block) { signal_results(group, block); });
+    start(group, task, [&](const MBlock& block) { signal_results(group, block); });
   }
   /// The same, where the caller knows the m-block's `num_rows` rows' counters, see result_counter().
   FLASHMOE_HD void begin(const Group& group, const Task& task, const std::uint32_t* counters, std::uint32_t num_rows) {
-    begin(group, task, [&](const MBlock&) { signal_results(group, counters, num_rows); });
-  }
-
-  template <class SignalResults>
-  FLASHMOE_HD void begin(const Group& group, const Task& task, const SignalResults& signal_results) {
-    task_ = task;
-    switch (task.kind) {
-      case TaskKind::up: finish_up(group); break;
-      case TaskKind::down: finish_down(group, signal_results); break;
-      case TaskKind::reduce: finish_reduce(group); break;
-      case TaskKind::exit: break;
-    }
+    start(group, task, [&](const MBlock&) { signal_results(group, counters, num_rows); });
   }
 
   /// True when the task has no more consequences to take care of.
@@ -59,6 +48,18 @@ class Completion {
 
  private:
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
+
+  /// `signal_results`: of a down task, once its m-block is complete.
+  template <class SignalResults>
+  FLASHMOE_HD void start(const Group& group, const Task& task, const SignalResults& signal_results) {
+    task_ = task;
+    switch (task.kind) {
+      case TaskKind::up: finish_up(group); break;
+      case TaskKind::down: finish_down(group, signal_results); break;
+      case TaskKind::reduce: finish_reduce(group); break;
+      case TaskKind::exit: break;
+    }
+  }
 
   /// True in all threads of the group when this task's add completes the count.
   template <class T>

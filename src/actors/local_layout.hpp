@@ -167,7 +167,8 @@ FLASHMOE_HD constexpr int accumulator_bytes(const Geometry& g) { return g.elemen
 /// has not been keeps its m-block b in its place (a reduce task that of an m-block that completed the wave). Places are
 /// granted in order, so between that batch and the latest there are at most, with N places, the up batches of N m-blocks
 /// after b, the down batches of these and of N before b, the reduce batches of the waves that these 2 N complete, each no
-/// more than it has segments, and the exits. A ticket without a task keeps nothing in its place, but nobody looks for it.
+/// more than it has segments, and the exits. (Cut early, all have their up batches first, at most N, in any order.) A ticket
+/// without a task keeps nothing in its place, but nobody looks for it.
 constexpr std::uint32_t task_ring_capacity(const Geometry& g) {
   const std::int64_t sources = std::int64_t{g.num_ranks} * g.wave_ring;
   const std::int64_t waves =

@@ -286,15 +286,17 @@ class Scheduler {
       looked_ = false;
       if (rehearsing_ || first_expert_ >= geometry().num_local_experts) end_pass();
     }
-    ups.narrow = nothing_will_land() &&
-                 narrow_ups_are_better(call_, {.rows = rows,
-                                               .of_call = knows_all_ ? static_cast<std::uint32_t>(num_cut_) - count +
-                                                                           wanted.total + num_left_
-                                                                     : 0,
-                                               .cut = static_cast<std::uint32_t>(num_cut_),
-                                               .from_here = cutting_ ? 0 : count - wanted.before});
+    ups.narrow = nothing_will_land() && narrow_ups_are_better(call_, ups_so_far(wanted, count, rows));
     call_.task_ring().publish(group, ups, sole());
     return Step::advanced;
+  }
+
+  /// Of this thread's m-blocks, of `rows` rows; `count` have been cut with them.
+  FLASHMOE_HD NarrowUps ups_so_far(const Scan& wanted, std::uint32_t count, std::uint32_t rows) const {
+    return {.rows = rows,
+            .of_call = knows_all_ ? static_cast<std::uint32_t>(num_cut_) - count + wanted.total + num_left_ : 0,
+            .cut = static_cast<std::uint32_t>(num_cut_),
+            .from_here = cutting_ ? 0 : count - wanted.before};
   }
 
   /// Down tasks of the next m-blocks, in whole groups, behind which the up tasks of `lag` more have been published.

@@ -1,7 +1,7 @@
 // What the roles of a Hopper block share: operand stages, task slots, and the barriers between them.
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
-//   foreman --stored--> loaders, consumers               (weights of a task may be loaded before, rows not)
+//   foreman --stored--> loaders, consumers               (rows of a task are there; weights may be loaded before)
 //   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
@@ -15,7 +15,8 @@
 //   scheduler --cut_desk--> consumers                (no barrier: they cut a call's m-blocks for it, or leave them to it)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
-// and are asked for when the cells are there; rows are pushed early without any wait, and lists are left when a task comes. Nor
+// and are asked for when the cells are there; rows are pushed early without any wait. Lists are left, and so is what is told of
+// their rows, when the rows of the first task are there, m-blocks when a task has come: so says the foreman, also of an exit. Nor
 // does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing.
 #pragma once
 

@@ -1,7 +1,7 @@
 // M-blocks cut as soon as all ids are there (Call::listed_from_ids), by the consumers of the scheduler's block, which have no task
 // yet: how many rows every expert will have follows from ids. Their tasks are published while lists are made and rows are on their
 // way, so that weights are, too; foremen wait for the rows. What comes out are the m-blocks that the scheduler would cut once all
-// has landed.
+// has landed, but that a group of them may take more than a third of the ring.
 #pragma once
 
 #include <cstdint>

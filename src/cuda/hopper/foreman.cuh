@@ -1,6 +1,6 @@
 // Foreman: the processor of a Hopper block as far as other blocks see it. One warp takes tasks, one ahead of the loaders,
-// finds out where their rows are, waits for the up tiles of down tasks, and takes care of what follows from tiles that are
-// done.
+// finds out where their rows are, waits for those of m-blocks cut early and for the up tiles of down tasks, and takes care of what
+// follows from tiles that are done.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Route lists made from ids (Call::listed_from_ids) by the consumers of a subscriber's block, which have no task yet, with counts
 // in shared memory. What comes out is what a subscriber makes of them step by step (Subscriber::build_image, open_wave), in a
-// fraction of the time.
+// fraction of the time. Then they tell when the lists' rows have landed.
 #pragma once
 
 #include <cstdint>
