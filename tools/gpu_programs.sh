@@ -3,10 +3,12 @@
 # and a CUDA toolkit, but without the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann,CLI}
 # and lib/lib{gtest,gmock}.a; OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu and
 # OUTPUT/cli, the library to OUTPUT/src, where tools/gpu_check.sh --programs OUTPUT finds them. PART cli: the program alone,
-# which is what stage bench needs.
+# which is what stage bench needs; objects: nothing is linked; link: nothing is compiled, OUTPUT/objects come from a machine
+# with the same toolkit.
 # Usage: tools/gpu_programs.sh DEPENDENCIES OUTPUT [GPU architecture, default 90a] [PART, default all]
 set -eu
 dependencies=$(realpath "$1") output=$(realpath -m "$2") architecture=${3:-90a} part=${4:-all}
+case $part in all | cli | objects | link) ;; *) echo "gpu_programs.sh: PART '$part' is none of all, cli, objects, link" >&2; exit 2 ;; esac
 cd "$(dirname "$0")/.."
 objects=$output/objects
 mkdir -p "$objects/flashmoe" "$output/src" "$output/tests/gpu/old_driver" "$output/cli"
@@ -28,7 +30,7 @@ commands() {
   for file in src/cuda/*.cu; do  # slowest first
     echo "$device $file -o $objects/${file//\//.}.o"
   done
-  if [ "$part" = all ]; then
+  if [ "$part" != cli ]; then
     for file in tests/gpu/*.cu bench/gpu/random_fill.cu; do echo "$device $file -o $objects/${file//\//.}.o"; done
     for file in tests/gpu/*_test.cpp bench/gpu/{layer,engine}_timing.cpp tests/support/main.cpp; do
       echo "$host -O1 $file -o $objects/${file//\//.}.o"
@@ -41,7 +43,8 @@ commands() {
   done
   echo "$host -O3 -march=x86-64-v3 -ffast-math tests/support/plain_gemm.cpp -o $objects/plain_gemm.o"
 }
-commands | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
+[ "$part" = link ] || commands | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}" >&2; exit 255; }'
+[ "$part" != objects ] || exit 0
 
 rm -f "$objects/libflashmoe.a"
 find "$objects" -name 'src.*.o' -o -name plain_gemm.o -o -name 'tests.gpu.*.cu.o' ! -name '*_test.cu.o' |
