@@ -58,7 +58,8 @@ TEST(HistogramFile, what_does_not_fit_is_refused_in_one_sentence) {
   };
   const std::string file = "histogram (" + (folder / "counts.json").string() + ")";
   EXPECT_EQ(message("[1, 2, 3]"), file + " must be an array of num_experts (4) numbers of 0 or more, got 3 values");
-  EXPECT_EQ(message("[1, 2, 3, -1]"), file + " must be an array of num_experts (4) numbers of 0 or more, got 4 values");
+  EXPECT_EQ(message("[1, 2, 3, -1]"), file + " must hold numbers of 0 or more, got -1 at [3]");
+  EXPECT_EQ(message("[1, \"2\", 3, 4]"), file + " must hold numbers of 0 or more, got \"2\" at [1]");
   EXPECT_EQ(message("7"), file + " must be an array of num_experts (4) numbers of 0 or more, got 7");
   EXPECT_EQ(message("[0, 2, 0, 0]"), file +
                                          " has 1 counts above 0 and a token takes top_k (2) distinct experts: record "
