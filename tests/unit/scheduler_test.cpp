@@ -539,5 +539,35 @@ TEST(Scheduler, waits_for_others_who_have_begun) {
   expect_tasks(rank.tasks(scheduler, 1000, group), {up(0, 0), up(0, 1), down(0), kExit});
 }
 
+/// One of eight threads; the leader alone knows what others do, as on a GPU.
+struct HelpedLane : test::Lanes<8>::Group {
+  HelpedGroup::Help* help = nullptr;
+
+  CutState cut_state() const { return broadcast(leader() ? help->state : CutState::awaited); }
+  bool refuse_cut() const { return broadcast(leader() && !help->begun); }
+  std::uint32_t num_cut() const { return broadcast(leader() ? help->count : 0u); }
+};
+
+TEST(Scheduler, threads_of_a_group_go_on_together_behind_what_others_have_cut_or_left) {
+  for (const CutState state : {CutState::made, CutState::left, CutState::awaited}) {
+    Landed rank({4}, 8);
+    if (state != CutState::left) rank.keep_open();
+    rank.call.flush_after_idle_steps = 3;
+    rank.call.roster.num_processors = 5;  // that two tasks are not enough for
+    if (state == CutState::made) cut_for_scheduler(rank, 4);
+    HelpedGroup::Help help{.state = state, .count = 1};
+    test::Lanes<8> lanes;
+    lanes.run([&](const test::Lanes<8>::Group& group) {
+      const HelpedLane lane{group, &help};
+      Scheduler<HelpedLane> scheduler(rank.call);
+      for (int step = 0; step < 40 && scheduler.step(lane) != Step::finished; ++step) {
+      }
+    });
+    std::vector<Task> wanted{up(0, 0), up(0, 1), down(0)};
+    if (state != CutState::awaited) wanted.insert(wanted.end(), 5, kExit);  // of the late rank rows may still come
+    expect_tasks(rank.published(), wanted);
+  }
+}
+
 }  // namespace
 }  // namespace flashmoe
