@@ -17,10 +17,10 @@ struct PendingRows {
 };
 
 /// Those that have landed. Where they are written down is looked up once, in wave slot 0, for all slots.
-class LandedRows {
+class RowsByCursors {
  public:
   /// `all_landed`: nothing lands any more, and who says so has been acquired.
-  FLASHMOE_HD LandedRows(const Call& call, int expert, bool all_landed)
+  FLASHMOE_HD RowsByCursors(const Call& call, int expert, bool all_landed)
       : offset_(call.expert_offsets(0) + expert), base_(call.wave_base(0) + expert), landed_(call.landed(0) + expert),
         experts_(call.geometry().num_local_experts), all_landed_(all_landed) {}
 
@@ -49,7 +49,7 @@ class LandedRows {
 };
 
 /// Those that will have landed of a call in which each source has one wave, by counts of routes.
-struct CountedRows {
+struct RowsByCounts {
   const std::uint32_t* counts;  ///< of the expert's routes from source 0; from every other one `stride` further
   const std::uint32_t* firsts;  ///< the same: the first of them in the source's list
   const int* slots;             ///< [num_ranks], the wave slot of each source's wave

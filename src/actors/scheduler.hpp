@@ -275,7 +275,7 @@ class Scheduler {
     const std::uint32_t rows = my_pending_;
     if (ups.size > 0 || (rehearsing_ && my_expert_ < geometry().num_local_experts)) {
       const ExpertCut cut{my_expert_, index_of(num_cut_ + wanted.before), ups.size, my_pending_, rehearsing_, false};
-      const std::uint32_t taken = fill_m_blocks(call_, cut, LandedRows(call_, my_expert_, nothing_will_land()));
+      const std::uint32_t taken = fill_m_blocks(call_, cut, RowsByCursors(call_, my_expert_, nothing_will_land()));
       my_pending_ = my_pending_ > taken ? my_pending_ - taken : 0;  // it may have taken what has landed since
     }
     group.sync();

@@ -124,8 +124,8 @@ TEST(EarlyCut, gives_them_in_small_layers) {
   });
 }
 
-/// The scheduler waits for ids of a late rank no longer than it would for its rows, and cuts what has landed.
-TEST(EarlyCut, of_a_late_rank_the_others_tasks_run_meanwhile) {
+/// So late that the other's scheduler has refused: it waits for ids no longer than it would for rows.
+TEST(EarlyCut, a_rank_that_is_late_only_delays) {
   FLASHMOE_REQUIRE_GPUS(1);
   for (const WireForm wire_form : {kCounted, kLined}) {
     const Problem problem = problem_of({2, 8, 2, 60, Routing::any, wire_form});

@@ -70,10 +70,10 @@ RC_GTEST_PROP(MBlocks, of_counts_are_those_of_landed_rows, ()) {
   }
   RC_PRE(rows > 0);
   const std::uint32_t blocks = m_blocks_of(landed.call.geometry().tile, rows);
-  const CountedRows by_counts{counts.data() + expert, firsts.data() + expert, wave_slots.data(), Cutting::kExperts,
+  const RowsByCounts by_counts{counts.data() + expert, firsts.data() + expert, wave_slots.data(), Cutting::kExperts,
                               Cutting::kRing};
   ExpertCut cut{expert, place, blocks, rows, false, false};
-  RC_ASSERT(fill_m_blocks(landed.call, cut, LandedRows(landed.call, expert, true)) == rows);
+  RC_ASSERT(fill_m_blocks(landed.call, cut, RowsByCursors(landed.call, expert, true)) == rows);
   cut.early = true;
   RC_ASSERT(fill_m_blocks(counted.call, cut, by_counts) == rows);
   for (std::uint32_t index = 0; index < 9; ++index) {

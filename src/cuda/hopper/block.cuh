@@ -114,6 +114,9 @@ __device__ inline BlockMemory& block_memory() {
   return *reinterpret_cast<BlockMemory*>(shared);
 }
 
+/// Between looks of consumers without a task at what has not come.
+inline constexpr unsigned kLookPauseNs = 50;
+
 /// All consumers of the block have come here.
 __device__ inline void await_consumers() { named_barrier<3, kConsumerThreads>(); }
 /// The same; whether all of their threads say yes, or any.

@@ -32,7 +32,6 @@ class EarlyCut {
 
  private:
   static constexpr int kThreads = kConsumerThreads;
-  static constexpr unsigned kPauseNs = 50;
 
   static constexpr int kIdWords = 1024;                    ///< most of a warp's share of a source
   static constexpr int kMostRanks = MBlock::kMaxSegments;  ///< an m-block may have rows of each
@@ -72,7 +71,7 @@ class EarlyCut {
         // Before anything is cut a task can only be the exit of a rank that gives up: nobody refuses then.
         if (any_consumer(seen == Ids::refused || block_.cut_desk.refused() || block_.filled[0].test(0))) return false;
         if (rehearsed) {
-          __nanosleep(kPauseNs);
+          __nanosleep(kLookPauseNs);
         } else {
           rehearse();
           rehearsed = true;
@@ -221,7 +220,7 @@ class EarlyCut {
         ups.narrow = narrow_ups_are_better(
             call_, {.rows = rows, .of_call = num_blocks, .cut = num_blocks, .from_here = num_blocks - ups.index});
         if (rows > 0 || num_blocks == 0) {
-          const CountedRows counted{counts() + expert, firsts() + expert, slots(), num_experts_, call_.geometry().wave_ring};
+          const RowsByCounts counted{counts() + expert, firsts() + expert, slots(), num_experts_, call_.geometry().wave_ring};
           fill_m_blocks(call_, {expert, ups.index, ups.size, rows, num_blocks == 0, true}, counted);
         }
       }

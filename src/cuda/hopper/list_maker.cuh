@@ -15,9 +15,6 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// Between looks at what has not come.
-inline constexpr unsigned kListPauseNs = 50;
-
 /// Tells that all rows of a source whose list is made have landed (counted form), as Subscriber::watch_rows() does, but sooner.
 /// Where the subscriber has told it before, it is told once more, or never: both tell of all rows or none, so the cursors are
 /// the same. False while rows are missing. A warp tells of the experts of its threads.
@@ -55,7 +52,7 @@ __device__ inline void tell_landed(const Call& call, BlockMemory& block, std::ui
       const int source = call.peer_at(static_cast<int>(blockIdx.x) + position * call.roster.num_subscribers);
       if (try_tell_landed(call, source)) positions &= ~(1u << position);
     }
-    __nanosleep(kListPauseNs);
+    __nanosleep(kLookPauseNs);
   }
 }
 
@@ -92,7 +89,7 @@ class ListMaker {
         open &= ~(1u << position);
         if (source != call_.rank) made |= 1u << position;
       }
-      if (open == before) __nanosleep(kListPauseNs);
+      if (open == before) __nanosleep(kLookPauseNs);
     } while (open != 0 && !any_consumer(block_.stored[0].test(0)));
     if (thread_ == 0) block_.desk.leave();
     fence_async_shared();
