@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the GPU tests and timings, the program and the shared library without CMake, for a machine with GPUs, many cores
-# and a CUDA toolkit, but without the project's host libraries. DEPENDENCIES holds include/{fmt,gtest,gmock,nlohmann,CLI}
+# and a CUDA toolkit, but without the project's host libraries. DEPENDENCIES holds include/{fmt,spdlog,gtest,gmock,nlohmann,CLI}
 # and lib/lib{gtest,gmock}.a; OpenBLAS is replaced by tests/support/plain_gemm.cpp. Programs go to OUTPUT/tests/gpu and
 # OUTPUT/cli, the library to OUTPUT/src, where tools/gpu_check.sh --programs OUTPUT finds them. PART cli: the program alone,
 # which is what stage bench needs; objects: nothing is linked; link: nothing is compiled, OUTPUT/objects come from a machine

@@ -42,6 +42,7 @@ struct Call {
   const float* topk_weights = nullptr;     // [num_tokens][top_k]
   void* y = nullptr;                       // [num_tokens][hidden]
   std::int64_t num_tokens = 0;
+  std::uint32_t given_tickets = 0;  ///< see TaskRing
 
   FLASHMOE_HD const Geometry& geometry() const { return heap.geometry; }
   FLASHMOE_HD int num_planners() const { return flashmoe::num_planners(geometry(), roster); }
@@ -143,7 +144,8 @@ struct Call {
              .up_tiles = plan.up_tiles,
              .down_tiles = plan.down_tiles,
              .num_m_blocks = geometry().num_m_blocks,
-             .tickets_at_once = tickets_at_once}};
+             .tickets_at_once = tickets_at_once},
+            given_tickets};
   }
   FLASHMOE_HD MBlock& m_block(std::uint32_t index) const { return at<MBlock>(local_layout.m_blocks)[index]; }
   FLASHMOE_HD SourceState& source_state(int source) const {

@@ -1,8 +1,8 @@
 // Combiner: sums the results of this rank's tokens once they have returned, each token in the order choice
 // 0..top_k-1 (per_route) or rank 0..num_ranks-1 (pre_reduced), in fp32 (fp64 for fp64 layers), rounded once.
 // Combiner i runs beside dispatcher i; helpers, which are processors without work, join late. Counted: each takes the next part
-// of a token that none has taken. Lined: the parts are down tiles of a token; combiner i takes every num_dispatchers-th, but
-// leaves the last ones to helpers, one each.
+// of a token that none has taken, and helpers one where they are as many as parts. Lined: the parts are down tiles of a token;
+// combiner i takes every num_dispatchers-th, but leaves the last ones to helpers, one each.
 #pragma once
 
 #include <cstdint>
@@ -68,14 +68,18 @@ class Combiner {
     const Geometry& g = geometry();
     if (parts_ == 0) {
       parts_ = call_.combine_parts();
+      takes_one_ = helps_ && call_.num_tokens * parts_ <= call_.roster.num_helpers;
       next_ = group.broadcast(claim(group));
     }
-    const std::int64_t call_token = next_ / parts_;
-    if (call_token >= call_.num_tokens) {
+    if (next_ >= call_.num_tokens * parts_) {
       finished_ = true;
       return Step::finished;
     }
-    const std::int64_t wave = call_token / g.wave_tokens;
+    // Of one call: 32 bits are enough, and a GPU divides them sooner.
+    const auto number = static_cast<std::uint32_t>(next_);
+    const auto parts = static_cast<std::uint32_t>(parts_);
+    const std::int64_t call_token = number / parts;
+    const std::int64_t wave = number / parts / static_cast<std::uint32_t>(g.wave_tokens);
     if (wave != wave_seen_) {
       slot_ = call_.ring_slot(call_.epoch_state().wave_sequence[call_.rank] + static_cast<std::uint64_t>(wave));
       const std::uint64_t target =
@@ -86,11 +90,11 @@ class Combiner {
       block_seen_ = -1;
     }
     const std::int64_t token = call_token - call_.wave_begin(wave);
-    const bool complete = results_are_here(group, static_cast<int>(token / g.token_block));
+    const bool complete = results_are_here(group, static_cast<int>(static_cast<std::uint32_t>(token) / g.token_block));
     group.sync();
     std::int64_t next = 0;
-    if (complete) next = claim(group);  // its answer comes while the part is combined
-    if (complete || !rehearsed_) combine_part(group, token, call_token, complete ? static_cast<int>(next_ % parts_) : parts_);
+    if (complete && !takes_one_) next = claim(group);  // its answer comes while the part is combined
+    if (complete || !rehearsed_) combine_part(group, token, call_token, complete ? static_cast<int>(number % parts) : parts_);
     rehearsed_ = true;
     if (!complete) return Step::idle;
     group.sync();
@@ -98,7 +102,8 @@ class Combiner {
       join(&call_.counters().combined[slot_], std::uint64_t{1});
     }
     next_ = group.broadcast(next);
-    return Step::advanced;
+    finished_ = takes_one_;
+    return finished_ ? Step::finished : Step::advanced;
   }
 
   /// Whether all results of a token block of the wave have come; else wait_ says whose are missing.
@@ -203,6 +208,7 @@ class Combiner {
   int slot_ = 0;                  ///< counted: ring slot of wave_seen_, or of the wave waited for
   int choice_ = 0;                ///< lined: the first whose results had not come
   bool helps_ = false;
+  bool takes_one_ = false;        ///< counted: there are as many helpers as parts, and all of them come
   bool finished_ = false;
   std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
   int block_seen_ = -1;           ///< its token block whose results are complete

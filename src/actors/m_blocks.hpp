@@ -106,6 +106,31 @@ FLASHMOE_HD inline bool narrow_ups_are_better(const Call& call, const NarrowUps&
   return call.plan.narrow_ends && ends && 2 * in_last_round <= processors;
 }
 
+/// Whether the up tasks of m-block `index` of `cut`, all that a call has, are narrow for processors to get out of step, which begin
+/// together: else they would stop for their tiles' ends together, too, and weights would. So every other m-block of the first round
+/// of several, where rounds have many m-blocks, as those are small.
+FLASHMOE_HD inline bool begins_out_of_step(const Call& call, std::uint32_t rows, std::uint32_t index, std::uint32_t cut) {
+  constexpr std::uint32_t kFewestInRound = 16;
+  const auto tasks = static_cast<std::uint32_t>(up_tasks_of_m_block(call));
+  const auto processors = static_cast<std::uint32_t>(call.roster.num_processors);
+  return rows <= static_cast<std::uint32_t>(call.geometry().tile.narrow_rows) && index % 2 == 0 && index * tasks < processors &&
+         cut * tasks >= 2 * processors && kFewestInRound * tasks <= processors;
+}
+
+/// Whether a call of whose `cut` m-blocks all are known, and `retired` finished, ends sooner when the down tasks from m-block
+/// `first` on have one tile each: where all of the call would leave half of the processors idle; and where tasks are long, if those
+/// under way do, in their only round or in the second, and after two rounds, which end at any time.
+FLASHMOE_HD inline bool narrow_downs_are_better(const Call& call, std::uint64_t first, std::uint64_t cut, std::uint64_t retired) {
+  const int tiles = call.plan.down_tiles;
+  const auto tasks = static_cast<std::uint64_t>((call.geometry().num_down_tiles() + tiles - 1) / tiles);
+  const auto processors = static_cast<std::uint64_t>(call.roster.num_processors);
+  if (2 * tasks * cut <= processors) return true;
+  if (!call.plan.narrow_ends) return false;
+  const std::uint64_t under_way = tasks * (cut - retired);
+  const bool leaves_half_idle = 2 * under_way <= processors || (under_way > processors && 2 * under_way <= 3 * processors);
+  return 4 * tasks * (cut - first) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
+}
+
 /// M-blocks of one expert, cut together.
 struct ExpertCut {
   int expert;

@@ -49,7 +49,8 @@ class Scheduler {
  private:
   FLASHMOE_HD const Geometry& geometry() const { return call_.geometry(); }
 
-  /// Whether the engine has threads that may cut: group.cut_state(), and group.refuse_cut(), false when they have begun.
+  /// Whether the engine has threads that may cut: group.cut_state(), and group.refuse_cut(), false when they have begun, or may
+  /// not be refused.
   static constexpr bool kHasHelp = requires(const Group& group) { group.cut_state(); };
 
   /// Until all m-blocks of the call are cut, or will not be. A rank that is late is waited for as long as before a flush, in steps
@@ -71,9 +72,9 @@ class Scheduler {
     return Step::advanced;
   }
 
-  /// `count` m-blocks have been cut, all that the call has, and their up tasks published.
+  /// `count` m-blocks have been cut, all that the call has, and their tasks published.
   FLASHMOE_HD void adopt(std::uint32_t count) {
-    num_cut_ = count;
+    num_cut_ = num_downs_ = count;
     num_free_ -= count;
     closed_ = kAllWavesClosed;
     published_ = call_.task_ring().latest();
@@ -316,19 +317,10 @@ class Scheduler {
     return true;
   }
 
-  /// Whether the call ends sooner when the down tasks from m-block `cut` on have one tile each: where all of the call would
-  /// leave half of the processors idle; and where tasks are long, if those under way do, in their only round or in the second,
-  /// and after two rounds, which end at any time.
   FLASHMOE_HD bool narrow_is_better(std::uint64_t cut) const {
     if (!nothing_to_cut()) return false;
-    const int tiles = call_.plan.down_tiles;
-    const auto tasks = static_cast<std::uint64_t>((geometry().num_down_tiles() + tiles - 1) / tiles);
-    const auto processors = static_cast<std::uint64_t>(call_.roster.num_processors);
-    if (2 * tasks * num_cut_ <= processors) return true;
-    if (!call_.plan.narrow_ends) return false;
-    const std::uint64_t under_way = tasks * (num_cut_ - peek(&call_.counters().retired_blocks));
-    const bool leaves_half_idle = 2 * under_way <= processors || (under_way > processors && 2 * under_way <= 3 * processors);
-    return 4 * tasks * (num_cut_ - cut) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
+    const std::uint64_t retired = call_.plan.narrow_ends ? peek(&call_.counters().retired_blocks) : 0;
+    return narrow_downs_are_better(call_, cut, num_cut_, retired);
   }
 
   /// Reduce tasks come from processors, until the last wave has retired.

@@ -85,7 +85,7 @@ struct TaskShape {
 struct TaskRingState {
   std::uint64_t published = 0;  ///< batches in the upper half, tickets of their tasks in the lower
   std::uint64_t begun = 0;      ///< what `published` was when the epoch began
-  std::uint32_t next_take = 0;  ///< tickets handed to takers
+  std::uint32_t next_take = 0;  ///< tickets claimed, and those given in epochs before
 };
 
 /// Where a taker looks next: a batch that it knows is published, or the epoch's first, and the ticket it begins with.
@@ -95,11 +95,13 @@ struct TaskCursor {
 };
 
 /// Trivially copyable view. `capacity` is a power of two; the cell of batch b is b % capacity, and a batch is
-/// overwritten only once all its tasks have been found: see task_ring_capacity().
+/// overwritten only once all its tasks have been found: see task_ring_capacity(). `given`: of an epoch's tickets the first, so
+/// many, belong to takers without a claim.
 class TaskRing {
  public:
-  FLASHMOE_HD TaskRing(TaskRingState* state, std::uint64_t* cells, std::uint32_t capacity, const TaskShape& shape)
-      : state_(state), cells_(cells), capacity_(capacity), shape_(shape) {}
+  FLASHMOE_HD TaskRing(TaskRingState* state, std::uint64_t* cells, std::uint32_t capacity, const TaskShape& shape,
+                       std::uint32_t given = 0)
+      : state_(state), cells_(cells), capacity_(capacity), shape_(shape), given_(given) {}
 
   /// Every thread of the group publishes its batch, in the order of the threads; size 0: none. Requires: the group has
   /// synced since its threads wrote what the tasks refer to. `sole`: of the ring's only publisher this epoch, what it has
@@ -123,12 +125,18 @@ class TaskRing {
     group.sync();
   }
 
+  /// Publishes a batch of this thread's where it will be, for who alone publishes now and knows that of every batch. Requires:
+  /// fence_release() of this thread since what its tasks refer to was written. Memory ordering: relaxed.
+  FLASHMOE_HD void place(const TaskCursor& at, const TaskBatch& mine) const { set(&cell_of(at.batch), encode(at.ticket, mine)); }
+  /// All batches before this one have been placed. One thread, before anybody else publishes.
+  FLASHMOE_HD void end_at(const TaskCursor& end) const { set(&state_->published, word_of(end)); }
+
   /// `count` tickets to take, the first of them. The caller must try to find their tasks until it succeeds.
-  FLASHMOE_HD std::uint32_t claim(std::uint32_t count = 1) const { return draw(&state_->next_take, count); }
+  FLASHMOE_HD std::uint32_t claim(std::uint32_t count = 1) const { return draw(&state_->next_take, count) + given_; }
 
   /// Tickets published and not claimed; below 0: claims that wait for tasks. A hint, see peek().
   FLASHMOE_HD int unclaimed() const {
-    return static_cast<int>(cursor_of(peek(&state_->published)).ticket - peek(&state_->next_take));
+    return static_cast<int>(cursor_of(peek(&state_->published)).ticket - peek(&state_->next_take) - given_);
   }
 
   /// Behind all that is published, for a caller that knows that nobody publishes now.
@@ -197,6 +205,8 @@ class TaskRing {
     return shape_.task(decode(peek(&cell_of(cursor.batch))), ticket + 1 - cursor.ticket);
   }
 
+  FLASHMOE_HD const TaskShape& shape() const { return shape_; }
+
  private:
   FLASHMOE_HD static bool is_before(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) < 0; }
   FLASHMOE_HD static TaskCursor cursor_of(std::uint64_t published) {
@@ -236,6 +246,7 @@ class TaskRing {
   std::uint64_t* cells_;
   std::uint32_t capacity_;
   TaskShape shape_;
+  std::uint32_t given_;
 };
 
 }  // namespace flashmoe

@@ -96,6 +96,7 @@ __device__ inline void finish_epoch(const Call& call, std::uint64_t published) {
   if (group.leader()) {
     state.epoch = call.epoch + 1;
     call.task_ring_state().begun = published;
+    call.task_ring_state().next_take += call.given_tickets;
   }
 }
 

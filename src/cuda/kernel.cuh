@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) moe_kernel(const __grid_cons
   BlockMemory& block = *reinterpret_cast<BlockMemory*>(shared);
   constexpr TraceRows rows = kTraceRows;
   begin_trace(args, block.logs);
-  load_call(args, block.call, block.traffic, block.gave_up);
+  load_call(args, block.call, block.traffic, block.gave_up, [] {});
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
 

@@ -29,6 +29,7 @@ struct KernelState {
   unsigned long long overhead_bytes;
   unsigned long long shared_tasks;    ///< engine hopper: whose weights a pair of blocks loaded together, over all calls
   unsigned long long early_cuts;      ///< engine hopper: calls whose m-blocks were cut from ids
+  unsigned long long opened_tasks;    ///< engine hopper: first tasks that blocks found from ids, see hopper/opening.cuh
 };
 
 /// How far one timeline got.

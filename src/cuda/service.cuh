@@ -16,8 +16,9 @@
 namespace flashmoe::cuda_backend {
 
 /// The call as the actors see it, with what only device memory knows. `gave_up`: whether the rank has, in a launch before
-/// or in a block of this one.
-__device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& traffic, bool& gave_up) {
+/// or in a block of this one. complete(): what else one thread knows of it then.
+template <class Complete>
+__device__ void load_call(const KernelArgs& args, Call& call, Traffic& traffic, bool& gave_up, const Complete& complete) {
   std::uint64_t epoch = 0;
   std::uint32_t giving_up = 0;
   std::int64_t num_tokens = args.call.num_tokens;
@@ -38,6 +39,7 @@ __device__ inline void load_call(const KernelArgs& args, Call& call, Traffic& tr
     call.num_tokens = num_tokens;
     traffic = {0, 0};
     gave_up = giving_up != 0;
+    complete();
   }
   __syncthreads();
 }

@@ -124,14 +124,15 @@ namespace {
 
 /// Products over `k` that a task takes together, of `products` an m-block has. Short tasks cost more to hand out than they
 /// compute; long ones leave processors without work where there are few. Where experts have less than a full m-block there are
-/// few tasks, and what they wait for is weights: half as long is long enough.
-int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products) {
+/// few tasks, and what they wait for is weights: half as long is long enough. `fewest_tasks`: are left.
+int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products, std::int64_t fewest_tasks) {
   constexpr std::int64_t kFewestTasks = 1024;
   const std::int64_t routes = max_tokens * g.top_k;  // to a rank, if routing is even
   const std::int64_t full_blocks = routes / g.num_local_experts / g.tile.rows;
   const std::int64_t m_blocks = std::min(std::max<std::int64_t>(full_blocks, 1) * g.num_local_experts, routes);
   const int elements = full_blocks > 0 ? g.tile.task_elements : g.tile.task_elements / 2;
-  const int wanted = std::clamp(elements / k, 1, std::min(products, kMostTilesOfTask));
+  const auto longest = std::clamp<std::int64_t>(m_blocks * products / fewest_tasks, 1, kMostTilesOfTask);
+  const int wanted = std::clamp(elements / k, 1, std::min(products, static_cast<int>(longest)));
   return m_blocks * products < kFewestTasks ? 1 : wanted;
 }
 
@@ -153,8 +154,9 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
   }
   plan.list_weights = problem.weight_on_input || plan.result_form == ResultForm::pre_reduced;
   const auto tiles_of_task = [&](int at_once, int k, int num_tiles) {
-    const bool one = plan.wire_form == WireForm::lined;
-    return at_once * (one ? 1 : products_of_task(geometry, max_tokens, k, ceil_div(num_tiles, at_once)));
+    constexpr std::int64_t kFewestOfLined = 256;
+    const std::int64_t fewest_tasks = plan.wire_form == WireForm::lined ? kFewestOfLined : 1;
+    return at_once * products_of_task(geometry, max_tokens, k, ceil_div(num_tiles, at_once), fewest_tasks);
   };
   const int at_once = geometry.tile.down_tiles_at_once;
   plan.up_tiles = tiles_of_task(geometry.tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());

@@ -225,6 +225,8 @@ class CudaWorld : public RankThreads {
   std::uint64_t shared_tasks(std::size_t rank) const { return stats_[rank].shared_tasks; }
   /// Whether the m-blocks of a rank's last call were cut from ids.
   bool cut_early(std::size_t rank) const { return stats_[rank].early_cuts > 0; }
+  /// First tasks of blocks that they found from ids in a rank's last call.
+  std::uint64_t opened_tasks(std::size_t rank) const { return stats_[rank].opened_tasks; }
   CallPlan plan(std::size_t rank) const { return stats_[rank].plan; }
   /// Calls that a rank has finished on the heap.
   std::uint64_t calls_finished(std::size_t rank) { return context(rank).outcome().finished_epochs; }
@@ -292,6 +294,7 @@ class CudaWorld : public RankThreads {
     std::uint64_t overhead_bytes = 0;
     std::uint64_t shared_tasks = 0;
     std::uint64_t early_cuts = 0;
+    std::uint64_t opened_tasks = 0;
   };
 
   void keep_stats(std::size_t rank, const cuda_backend::KernelState& before, const cuda_backend::KernelState& after,
@@ -301,7 +304,8 @@ class CudaWorld : public RankThreads {
                     .payload_bytes = after.payload_bytes - before.payload_bytes,
                     .overhead_bytes = after.overhead_bytes - before.overhead_bytes,
                     .shared_tasks = after.shared_tasks - before.shared_tasks,
-                    .early_cuts = after.early_cuts - before.early_cuts};
+                    .early_cuts = after.early_cuts - before.early_cuts,
+                    .opened_tasks = after.opened_tasks - before.opened_tasks};
   }
 
   std::shared_ptr<cuda_backend::LocalHeap> heap_;

@@ -95,6 +95,20 @@ TEST(Combiner, takes_every_part_where_no_helpers_come) {
   EXPECT_EQ(rank.combined(), 4u);
 }
 
+TEST(Combiner, helpers_take_one_part_each_where_there_is_one_for_every_part) {
+  const Returned rank(4, 4);
+  Combiner<SoloGroup> beside_dispatcher(rank.call, 0);
+  EXPECT_EQ(rank.run(beside_dispatcher), Step::finished);
+  EXPECT_EQ(rank.combined(), 0u);
+  for (int index = 0; index < 4; ++index) {
+    auto helper = Combiner<SoloGroup>::helper(rank.call, index);
+    EXPECT_EQ(rank.run(helper), Step::finished);
+    EXPECT_EQ(helper.step(SoloGroup{}), Step::finished);
+    EXPECT_EQ(rank.combined(), static_cast<std::size_t>(index) + 1);
+  }
+  EXPECT_EQ(rank.claims(), 4u);
+}
+
 TEST(Combiner, leaves_no_part_that_a_later_wave_waits_for) {
   const Returned rank(12, 100);  // of three waves, the last in the first one's place
   Combiner<SoloGroup> combiner(rank.call, 0);

@@ -113,5 +113,38 @@ TEST(MBlocks, narrow_up_tasks_follow_from_how_many_the_call_has) {
   EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 3, .of_call = 16, .cut = 16, .from_here = 2}));  // it is full
 }
 
+TEST(MBlocks, processors_get_out_of_step_in_the_first_of_several_rounds_of_many_m_blocks) {
+  Cutting cutting;
+  Call& call = cutting.call;  // two up tiles an m-block
+  call.heap.geometry.tile.narrow_rows = 3;
+  call.plan.up_tiles = 2;
+  call.roster.num_processors = 16;
+  EXPECT_TRUE(begins_out_of_step(call, 3, 0, 32));
+  EXPECT_TRUE(begins_out_of_step(call, 3, 14, 32));
+  EXPECT_FALSE(begins_out_of_step(call, 3, 13, 32));  // the others are wide
+  EXPECT_FALSE(begins_out_of_step(call, 3, 16, 32));  // the second round
+  EXPECT_FALSE(begins_out_of_step(call, 4, 0, 32));   // too many rows
+  EXPECT_FALSE(begins_out_of_step(call, 3, 0, 31));   // not two rounds
+  call.plan.up_tiles = 1;
+  EXPECT_FALSE(begins_out_of_step(call, 3, 0, 32));   // eight m-blocks a round
+}
+
+TEST(MBlocks, narrow_down_tasks_follow_from_how_many_are_under_way) {
+  Cutting cutting;
+  Call& call = cutting.call;
+  const auto tasks = static_cast<std::uint64_t>(call.geometry().num_down_tiles());  // an m-block
+  call.plan.down_tiles = 1;
+  call.roster.num_processors = static_cast<int>(8 * tasks);
+  EXPECT_TRUE(narrow_downs_are_better(call, 0, 4, 0));   // half are idle
+  EXPECT_FALSE(narrow_downs_are_better(call, 0, 5, 0));
+  EXPECT_FALSE(narrow_downs_are_better(call, 9, 10, 0));  // tasks are short
+  call.plan.narrow_ends = true;
+  EXPECT_TRUE(narrow_downs_are_better(call, 4, 10, 0));   // a second round of two
+  EXPECT_FALSE(narrow_downs_are_better(call, 3, 10, 0));  // not the last ones
+  EXPECT_FALSE(narrow_downs_are_better(call, 4, 10, 4));  // one round, of six
+  EXPECT_TRUE(narrow_downs_are_better(call, 4, 10, 6));   // of four
+  EXPECT_TRUE(narrow_downs_are_better(call, 14, 20, 3));  // after two rounds
+}
+
 }  // namespace
 }  // namespace flashmoe

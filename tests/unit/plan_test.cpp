@@ -174,7 +174,9 @@ TEST(Forms, few_rows_of_narrow_experts_are_taken_together_but_half_as_long) {
   EXPECT_EQ(down_tiles(768, 1024), 1);
   EXPECT_EQ(down_tiles(256, 64), 4);
   EXPECT_EQ(down_tiles(256, 64, 1), 1);  // of 64 m-blocks at most, with 8 down tiles each
-  EXPECT_EQ(down_tiles(256, 16), 1);  // lined
+  EXPECT_EQ(down_tiles(256, 16), 4);  // lined: 128 m-blocks at most
+  EXPECT_EQ(down_tiles(64, 16), 4);   // so long that 256 tasks are left
+  EXPECT_EQ(down_tiles(64, 15), 1);
 }
 
 TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_the_call_alone) {

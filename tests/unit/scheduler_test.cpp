@@ -476,6 +476,7 @@ void cut_for_scheduler(Landed& rank, std::uint32_t rows) {
   rank.call.m_block(0).segments[0] = {0, 0, rows, rows};
   rank.call.taken(0)[0] = rows;
   rank.call.task_ring().publish(SoloGroup{}, {.kind = TaskKind::up, .index = 0, .size = 1});
+  rank.call.task_ring().publish(SoloGroup{}, {.kind = TaskKind::down, .index = 0, .size = 1});
 }
 
 TEST(Scheduler, cuts_nothing_while_others_may) {

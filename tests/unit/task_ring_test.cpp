@@ -224,6 +224,37 @@ TEST(TaskRing, batches_of_all_kinds_follow_each_other_over_many_laps_and_past_th
   expect_task(taker.take(), {.kind = TaskKind::exit});
 }
 
+TEST(TaskRing, batches_are_found_wherever_their_publisher_has_placed_them) {
+  const Ring ring(8, std::uint64_t{5} << 32 | 40);
+  const TaskBatch up{.kind = TaskKind::up, .index = 2, .size = 1};
+  const TaskBatch down{.kind = TaskKind::down, .index = 2, .size = 1};
+  const TaskCursor first = ring.view.first();
+  const std::uint32_t ups = kShape.num_tickets(up);
+  const TaskCursor second{first.batch + 1, first.ticket + ups};
+  const TaskCursor end{second.batch + 1, second.ticket + kShape.num_tickets(down)};
+  ring.view.place(second, down);
+  Task task;
+  TaskCursor cursor = first;
+  EXPECT_FALSE(ring.view.find(second.ticket, cursor, task)) << "the batch before it is not there";
+  ring.view.place(first, up);
+  ring.view.end_at(end);
+  ASSERT_TRUE(ring.view.find(second.ticket, cursor, task));
+  expect_task(task, {.kind = TaskKind::down, .num_tiles = 2, .index = 2, .tile = 0});
+  ring.publish({.kind = TaskKind::exit, .size = 1});
+  ASSERT_TRUE(ring.view.find(end.ticket, cursor, task));
+  EXPECT_EQ(task.kind, TaskKind::exit);
+}
+
+TEST(TaskRing, given_tickets_are_claimed_by_nobody) {
+  Ring ring(8, 40);
+  const TaskRing given(&ring.state, ring.cells.data(), 8, kShape, 3);
+  given.publish(SoloGroup{}, {.kind = TaskKind::up, .index = 0, .size = 2});  // six tickets
+  EXPECT_EQ(given.unclaimed(), 3);
+  EXPECT_EQ(given.claim(), 43u);
+  EXPECT_EQ(given.claim(), 44u);
+  EXPECT_EQ(given.unclaimed(), 1);
+}
+
 TEST(TaskRing, a_task_is_found_once_it_is_published_and_not_before) {
   Ring ring(8);
   for (std::uint32_t lap = 0; lap < 20; ++lap) {

@@ -8,6 +8,7 @@
 //                       loaders <--ready-- loaders of the pair's other block (its stage takes shared weights)
 //   own heap --cells--> a consumer warp              (once it has left the tasks and combines)
 //   consumers --pushed--> dispatcher                 (of a call listed from ids: they have pushed its rows, or will not)
+//   consumers --opened--> foreman                    (of a call of few tokens of one rank: they have found the first task, or none)
 //   consumers --listed--> loaders                    (of a subscriber's or the scheduler's block: lists, or m-blocks, are made in
 //                                                     the stages)
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
@@ -17,7 +18,7 @@
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
 // and are asked for when the cells are there; rows are pushed early without any wait. Lists are left, and so is what is told of
 // their rows, when the rows of the first task are there, m-blocks when a task has come: so says the foreman, also of an exit. Nor
-// does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing.
+// does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing; nor do those who open a block.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,19 @@ struct TaskSlot {
 };
 inline constexpr int kTaskSlots = 4;
 
+/// What an up or down task multiplies. `alone`: its m-block is the only one of its expert that was cut: of several the others want
+/// the weights, too, and with pairs experts have several, if not cut together. `decode_rows`: most rows of one whose tasks are
+/// decode tiles for being small. One thread.
+template <bool kPairs>
+__device__ inline void describe_product(TaskSlot& slot, std::uint32_t local_expert, std::uint32_t num_rows, bool alone,
+                                        std::uint32_t decode_rows) {
+  const bool few_rows = alone && num_rows <= decode_rows;
+  slot.num_rows = num_rows;
+  slot.local_expert = local_expert;
+  slot.streams = kPairs ? few_rows : alone;
+  slot.decode = few_rows || num_rows > kTileRows;
+}
+
 /// Of task `number`'s slot: its barriers' phase.
 __device__ inline std::uint32_t parity_of(std::uint32_t number) { return number / kTaskSlots & 1u; }
 
@@ -69,6 +83,7 @@ struct BlockMemory {
   ListDesk desk;               ///< of the block's subscriber, where it has one
   CutDesk cut_desk;            ///< of the block's scheduler, where it has one
   PairMail mail;
+  bool opens;                  ///< what Opening says
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
   Barrier empty[kStages];      ///< every consumer warp
@@ -79,6 +94,7 @@ struct BlockMemory {
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   Barrier pushed;              ///< every consumer, once EarlyPush has run
+  Barrier opened;              ///< every consumer, once Opening has run
   Barrier listed;              ///< every consumer of a block that lends its stages, once they are the loaders'
   Barrier cells[kConsumerWarps];  ///< the bytes of result cells that a consumer warp combines
   TraceLog logs[kTraceRows.total()];
@@ -92,6 +108,7 @@ struct BlockMemory {
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     pushed.init(kConsumerThreads);
+    opened.init(kConsumerThreads);
     listed.init(kConsumerThreads);
     for (Barrier& barrier : cells) barrier.init(1);
     for (std::uint32_t& slots : slots_before) slots = 0;
@@ -105,8 +122,12 @@ static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher, de
 __device__ inline int dispatcher_of(const Call& call) { return static_cast<int>(blockIdx.x) - call.roster.first_dispatcher(); }
 /// Whether the block has the rank's scheduler.
 __device__ inline bool has_scheduler(const Call& call) { return static_cast<int>(blockIdx.x) == call.roster.scheduler(); }
-/// Whether its consumers have the stages first: to make lists, or m-blocks.
-__device__ inline bool lends_stages(const Call& call) { return static_cast<int>(blockIdx.x) <= call.roster.scheduler(); }
+/// The first blocks, so many, have consumers who need the stages first: to make lists, or m-blocks.
+__device__ inline int num_lenders(const Call& call) { return call.roster.scheduler() + 1; }
+__device__ inline bool lends_stages(const Call& call) { return static_cast<int>(blockIdx.x) < num_lenders(call); }
+/// Of a call that opens, see Opening: every block but those has a given ticket, counted from the epoch's first.
+__device__ inline bool has_given_ticket(const Call& call) { return call.given_tickets > 0 && !lends_stages(call); }
+__device__ inline std::uint32_t given_ticket(const Call& call) { return blockIdx.x - static_cast<unsigned>(num_lenders(call)); }
 
 /// All of the block's dynamic shared memory.
 __device__ inline BlockMemory& block_memory() {

@@ -12,8 +12,10 @@ namespace flashmoe::cuda_backend::hopper {
 /// A consumer warp when its block has no tile left: it has its part of the operand stages.
 template <DType dtype>
 struct BulkWarp : ElementWarp<dtype> {
+  static constexpr int kMostCells = detail::RowCells::kMost;
   static constexpr int kBytes = kStages * kStageBytes / kConsumerWarps / 128 * 128;
-  char* cells;            ///< [kBytes] shared
+  static constexpr int kCellBytes = kBytes - kMostCells * static_cast<int>(sizeof(float));
+  char* cells;            ///< [kBytes] shared: kCellBytes of cells, and weights of those there are
   Barrier* barrier;       ///< of one arrival
   std::uint32_t* parity;  ///< of its current phase
 };
@@ -33,7 +35,12 @@ __device__ void combine_row(const BulkWarp<dtype>& group, DType, int columns, in
   const int num_present = count[0] + count[1];
   const unsigned before = (1u << group.index()) - 1u;
   const int mine[2] = {__popc(present[0] & before), count[0] + __popc(present[1] & before)};
-  int most = BulkWarp<dtype>::kBytes / max(num_present, 1) / 16 * kElements;  // columns of as many cells
+  auto* const weights = reinterpret_cast<float*>(group.cells + BulkWarp<dtype>::kCellBytes);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (row.cells[half] != nullptr) weights[mine[half]] = row.weights[half];
+  }
+  int most = BulkWarp<dtype>::kCellBytes / max(num_present, 1) / 16 * kElements;  // columns of as many cells
   if (most > kColumnsAtOnce) most -= most % kColumnsAtOnce;
   fence_async_global();  // other threads stored the cells; this one has acquired them
   int first = 0;
@@ -54,15 +61,13 @@ __device__ void combine_row(const BulkWarp<dtype>& group, DType, int columns, in
 #pragma unroll 1
     for (int base = 0; base < width; base += kColumnsAtOnce) {
       const int column = base + group.index() * kElements;
-      const char* cell = group.cells + column * kElementBytes;
+      const char* cell = group.cells + min(column, width - kElements) * kElementBytes;  // beyond: as the last
       float sum[kElements] = {};
-#pragma unroll 4
-      for (int index = 0; index < num_cells; ++index) {
-        if (((index < 32 ? present[0] : present[1]) >> index % 32 & 1u) == 0) continue;
-        const float weight = row.weight(index);
+#pragma unroll 8
+      for (int index = 0; index < num_present; ++index) {
         Packet<dtype> packet;
-        if (column < width) packet.bits = *reinterpret_cast<const uint4*>(cell);
-        cell += bytes;
+        packet.bits = *reinterpret_cast<const uint4*>(cell + index * bytes);
+        const float weight = weights[index];
 #pragma unroll
         for (int e = 0; e < kElements; ++e) sum[e] += weight * Element<dtype>::widen(packet.elements[e]);
       }

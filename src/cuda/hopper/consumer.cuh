@@ -166,12 +166,16 @@ class Consumer {
     });
   }
 
+  /// Of more tokens products take longer than their operands; of fewer, weights are nearly all that comes, and one stage less of
+  /// them under way is not missed.
+  __device__ static constexpr bool releases_at_once(int tokens) { return tokens > 16 && tokens <= kDeepRows; }
+
   /// 64 weight rows of each half of the tile by up to `tokens` tokens.
   template <int tokens>
   __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first,
                                                   Accumulators<tokens>& second) {
     const std::uint32_t first_weight = first_weight_of_group();
-    run_steps(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
+    run_steps<releases_at_once(tokens)>(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
       const std::uint64_t rows = operand(stage);
       const std::uint64_t low = operand(stage + first_weight);
       const std::uint64_t high = operand(stage + first_weight + kStageWeightBytes / 2);
@@ -189,7 +193,7 @@ class Consumer {
   __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first) {
     constexpr int kSteps = tokens <= kDeepRows ? 2 : 1;  // at once
     const std::uint32_t first_weight = first_weight_of_group();
-    run_steps((num_steps(call_, slot.task) + kSteps - 1) / kSteps, true, [&](std::uint32_t stage) {
+    run_steps<releases_at_once(tokens)>((num_steps(call_, slot.task) + kSteps - 1) / kSteps, true, [&](std::uint32_t stage) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const std::uint64_t rows = operand(stage + static_cast<std::uint32_t>(step * kDeepRows * kStageRowBytes));
@@ -216,9 +220,10 @@ class Consumer {
     for (float& element : d) element = 0.0f;
   }
 
-  /// issue(stage): the wgmma of one stage. One group of them runs while the next stage is waited for; a stage is
-  /// released when the group after it has begun. `gathered`: rows came by cp.async.
-  template <class Issue>
+  /// issue(stage): the wgmma of one stage. `gathered`: rows came by cp.async. One group of them runs while the next stage is
+  /// waited for; a stage is released when the group after it has begun. `at_once`: as soon as its own has run, so that all stages
+  /// are under way.
+  template <bool at_once = false, class Issue>
   __device__ __forceinline__ void run_steps(int steps, bool gathered, const Issue& issue) {
     int before = 0;
     for (int step = 0; step < steps; ++step) {
@@ -227,13 +232,19 @@ class Consumer {
       wgmma_fence();
       issue(shared_address(block_.stages[stage_.index()]));
       wgmma_commit();
-      if (step > 0) {
-        wgmma_wait<1>();
-        release(before);
+      if constexpr (at_once) {
+        wgmma_wait<0>();
+        release(stage_.index());
+      } else {
+        if (step > 0) {
+          wgmma_wait<1>();
+          release(before);
+        }
+        before = stage_.index();
       }
-      before = stage_.index();
       stage_.advance();
     }
+    if constexpr (at_once) return;
     wgmma_wait<0>();
     release(before);
   }

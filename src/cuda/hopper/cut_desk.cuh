@@ -1,5 +1,5 @@
 // Between the scheduler and the consumers of its block, which have no task yet: whether these cut all m-blocks of the call
-// (early_cut.cuh). Either may decide against it, until they begin.
+// (early_cut.cuh). Either may decide against it, until they begin; the scheduler not in every call.
 #pragma once
 
 #include "actors/scheduler.hpp"
@@ -42,8 +42,9 @@ class CutDesk {
 /// A scheduler that has such a desk.
 struct SchedulerWarp : WarpGroup {
   CutDesk* desk;
+  bool may_refuse;  ///< not where blocks have begun with what will be cut, see Opening
   __device__ CutState cut_state() const { return broadcast(leader() ? desk->state() : CutState::awaited); }
-  __device__ bool refuse_cut() const { return broadcast(leader() && desk->refuse()); }
+  __device__ bool refuse_cut() const { return may_refuse && broadcast(leader() && desk->refuse()); }
   __device__ std::uint32_t num_cut() const { return broadcast(leader() ? desk->count() : 0u); }
 };
 

@@ -97,7 +97,7 @@ class DecodeEpilogue {
       keep_partials(slot, first, begin + column(0));
       if (wide) keep_partials(slot, second, begin + column(1));
     } else if (call_.lined()) {
-      push_lines(slot, wide, first, second, columns);
+      push_lines(slot, tile, wide, first, second, columns);
     } else {
       const auto row_of = [&](int row) { return reinterpret_cast<char*>(slot.rows[row]) + std::int64_t{begin} * 2; };
       await_warpgroup();
@@ -244,13 +244,14 @@ class DecodeEpilogue {
   }
 
   /// Lines want whole rows of a tile: both warpgroups stage 16 tokens at a time, then each warp sends some of their rows.
-  __device__ __forceinline__ void push_lines(const TaskSlot& slot, bool wide, const Sums& first, const Sums& second,
+  __device__ __forceinline__ void push_lines(const TaskSlot& slot, int tile, bool wide, const Sums& first, const Sums& second,
                                              int columns) const {
     constexpr int kLineRowBytes = kTileColumns * 2 + 16;  // rows start in different banks
     static_assert(16 * kLineRowBytes <= kConsumerWarps * kStagingBytes);
     const WarpGroup warp;
     char* const staging = block_.staging[0];
     const auto num_rows = static_cast<int>(slot.num_rows);
+    const std::size_t at = bytes_of_lines_before(call_, slot.task, tile);
     const std::size_t tile_lines = bytes_of_lines_before(call_, slot.task, static_cast<int>(slot.task.tile) + 1);
     await_consumers();
 #pragma unroll
@@ -262,12 +263,12 @@ class DecodeEpilogue {
       await_consumers();
       for (int staged = warp_; staged < 32; staged += kConsumerWarps) {
         const int row = 8 * group + staged % 16;
-        const int tile = staged / 16;
-        const int valid = min(columns - tile * kDownColumns, kDownColumns);
+        const int half = staged / 16;
+        const int valid = min(columns - half * kDownColumns, kDownColumns);
         if (row >= num_rows || valid <= 0) continue;
         const std::uint64_t place = slot.rows[row];
-        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place) + tile * tile_lines,
-                              staging + staged % 16 * kLineRowBytes + tile * kDownColumns * 2, valid / 4,
+        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place) + at + half * tile_lines,
+                              staging + staged % 16 * kLineRowBytes + half * kDownColumns * 2, valid / 4,
                               line_tag(call_.generation, call_.epoch));
       }
       await_consumers();

@@ -11,11 +11,20 @@
 #include "actors/m_blocks.hpp"
 #include "cuda/groups.cuh"
 #include "cuda/hopper/block.cuh"
+#include "cuda/hopper/task_batches.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
 
 class EarlyCut {
  public:
+  /// Whether a call's m-blocks are cut so, if the ids of other ranks come in time and are few, and if TaskBatches::fit().
+  __device__ static bool applies(const Call& call) {
+    const Geometry& g = call.geometry();
+    const int words = 2 * kConsumerWarps * kIdWords + TaskBatches::kSums + kMostRanks + 2 * g.num_ranks * g.num_local_experts;
+    const bool few_tokens = call.num_tokens == 0 || call.listed_from_ids(call.num_tokens);
+    return few_tokens && !call.pre_reduced() && g.num_ranks <= kMostRanks && words * 4 <= kStages * kStageBytes;
+  }
+
   /// `warp`: of the consumer warps.
   __device__ EarlyCut(const Call& call, BlockMemory& block, int warp)
       : call_(call), block_(block), warp_(warp), thread_(warp * 32 + static_cast<int>(threadIdx.x % 32)),
@@ -23,7 +32,8 @@ class EarlyCut {
 
   /// All consumers of the scheduler's block, before they take tasks. The stages are theirs. `cuts` counts calls that they cut.
   __device__ void run(bool wanted, unsigned long long& cuts) {
-    const bool done = wanted && applies() && count_all() && cut();
+    const TaskCursor first = call_.task_ring(1).first();  // on its way beside the ids
+    const bool done = wanted && applies(call_) && count_all(first) && cut(first);
     if (thread_ == 0 && !done) block_.cut_desk.refuse();
     if (thread_ == 0 && done) atomicAdd(&cuts, 1ull);
     fence_async_shared();
@@ -31,31 +41,22 @@ class EarlyCut {
   }
 
  private:
-  static constexpr int kThreads = kConsumerThreads;
-
   static constexpr int kIdWords = 1024;                    ///< most of a warp's share of a source
   static constexpr int kMostRanks = MBlock::kMaxSegments;  ///< an m-block may have rows of each
+  static constexpr int kThreads = kConsumerThreads;
 
-  // What the stages hold: ids as a warp reads them, sums of warps, wave slots of sources; of experts their first m-blocks' places;
-  // of every source and expert how many routes there are, and where in the source's list they begin.
+  // What the stages hold: ids as a warp reads them, sums of warps, wave slots of sources; of every source and expert how many
+  // routes there are, and where in the source's list they begin.
   __device__ std::uint64_t* ids() const { return reinterpret_cast<std::uint64_t*>(block_.stages[0]) + warp_ * kIdWords; }
   __device__ std::uint32_t* sums() const {
     return reinterpret_cast<std::uint32_t*>(reinterpret_cast<std::uint64_t*>(block_.stages[0]) + kConsumerWarps * kIdWords);
   }
-  __device__ int* slots() const { return reinterpret_cast<int*>(sums() + kConsumerWarps); }
-  __device__ std::uint32_t* places() const { return reinterpret_cast<std::uint32_t*>(slots() + kMostRanks); }
-  __device__ std::uint32_t* counts() const { return places() + num_experts_; }
+  __device__ int* slots() const { return reinterpret_cast<int*>(sums() + TaskBatches::kSums); }
+  __device__ std::uint32_t* counts() const { return reinterpret_cast<std::uint32_t*>(slots() + kMostRanks); }
   __device__ std::uint32_t* firsts() const { return counts() + call_.geometry().num_ranks * num_experts_; }
 
-  __device__ bool applies() const {
-    const Geometry& g = call_.geometry();
-    const int words = 2 * kConsumerWarps * kIdWords + kConsumerWarps + kMostRanks + (2 * g.num_ranks + 1) * num_experts_;
-    const bool few_tokens = call_.num_tokens == 0 || call_.listed_from_ids(call_.num_tokens);
-    return few_tokens && !call_.pre_reduced() && g.num_ranks <= kMostRanks && words * 4 <= kStages * kStageBytes;
-  }
-
   /// Counts every source's routes as its ids come. False where a source has too many, or the scheduler waits no longer.
-  __device__ bool count_all() const {
+  __device__ bool count_all(const TaskCursor& first) const {
     const int all_counts = call_.geometry().num_ranks * num_experts_;
 #pragma unroll 1
     for (int i = thread_; i < all_counts; i += kThreads) counts()[i] = 0;
@@ -73,7 +74,7 @@ class EarlyCut {
         if (rehearsed) {
           __nanosleep(kLookPauseNs);
         } else {
-          rehearse();
+          rehearse(first);
           rehearsed = true;
         }
       }
@@ -129,26 +130,25 @@ class EarlyCut {
   }
 
   /// Cuts nothing: the code is fetched while there is time.
-  __device__ void rehearse() const {
+  __device__ void rehearse(const TaskCursor& first) const {
     await_consumers();
     find_firsts();
-    bool fits = true;
-    find_places(fits);
-    fill(0);
+    fill(TaskBatches(call_, counts(), sums(), thread_), first, true);
     await_consumers();
   }
 
   /// False where the m-blocks need more places than there are, or the scheduler waits no longer.
-  __device__ bool cut() const {
+  __device__ bool cut(const TaskCursor& first) const {
     await_consumers();
     find_firsts();
-    bool fits = true;
-    const std::uint32_t num_blocks = find_places(fits);
-    if (!all_consumers(fits && num_blocks <= static_cast<std::uint32_t>(call_.geometry().num_m_blocks))) return false;
-    if (!all_consumers(thread_ != 0 || block_.cut_desk.begin())) return false;
-    fill(num_blocks);
+    const TaskBatches batches(call_, counts(), sums(), thread_);
+    if (!batches.fit() || !all_consumers(thread_ != 0 || block_.cut_desk.begin())) return false;
+    const TaskCursor end = fill(batches, first, false);
     await_consumers();
-    if (thread_ == 0) block_.cut_desk.tell_made(num_blocks);
+    if (thread_ == 0) {
+      call_.task_ring(1).end_at(end);
+      block_.cut_desk.tell_made(batches.num_blocks());
+    }
     if (thread_ % 128 == 0) block_.logs[kFirstConsumerRow + warp_ / 4].worked();
     return true;
   }
@@ -171,62 +171,22 @@ class EarlyCut {
     }
   }
 
-  __device__ std::uint32_t rows_of(int expert) const {
-    std::uint32_t rows = 0;
-#pragma unroll 1
-    for (int source = 0; source < call_.geometry().num_ranks; ++source) rows += counts()[source * num_experts_ + expert];
-    return rows;
-  }
-  __device__ std::uint32_t blocks_of(std::uint32_t rows) const {
-    return rows > 0 ? m_blocks_of(call_.geometry().tile, rows) : 0;
-  }
-
-  /// Of every expert; returns how many are taken. `fits`: whether those of an expert of this thread's are no more than one group.
-  __device__ std::uint32_t find_places(bool& fits) const {
-    const WarpGroup warp;
-    std::uint32_t total = 0;
-#pragma unroll 1
-    for (int base = 0; base < num_experts_; base += kThreads) {
-      const int expert = base + thread_;
-      const std::uint32_t blocks = expert < num_experts_ ? blocks_of(rows_of(expert)) : 0;
-      fits = fits && blocks <= kMostGrouped;
-      const Scan scan = warp.scan(blocks);
-      if (warp.leader()) sums()[warp_] = scan.total;
-      await_consumers();
-      std::uint32_t place = total + scan.before;
-#pragma unroll
-      for (int other = 0; other < kConsumerWarps; ++other) {
-        const std::uint32_t sum = sums()[other];
-        if (other < warp_) place += sum;
-        total += sum;
-      }
-      if (expert < num_experts_) places()[expert] = place;
-      await_consumers();  // before the sums are written again
-    }
-    return total;
-  }
-
-  /// The m-blocks, and their up tasks; of 0 neither.
-  __device__ void fill(std::uint32_t num_blocks) const {
+  /// Fills the m-blocks and publishes their tasks, from `first` on; rehearsing it does neither.
+  __device__ __forceinline__ TaskCursor fill(const TaskBatches& batches, const TaskCursor& first, bool rehearsing) const {
     const TaskRing ring = call_.task_ring(1);
-#pragma unroll 1
-    for (int base = 0; base < num_experts_; base += kThreads) {
-      const int expert = base + thread_;
-      TaskBatch ups{.kind = TaskKind::up};
-      if (expert < num_experts_) {
-        const std::uint32_t rows = rows_of(expert);
-        ups.index = places()[expert];
-        ups.size = num_blocks > 0 ? blocks_of(rows) : 0;
-        ups.narrow = narrow_ups_are_better(
-            call_, {.rows = rows, .of_call = num_blocks, .cut = num_blocks, .from_here = num_blocks - ups.index});
-        if (rows > 0 || num_blocks == 0) {
-          const RowsByCounts counted{counts() + expert, firsts() + expert, slots(), num_experts_, call_.geometry().wave_ring};
-          fill_m_blocks(call_, {expert, ups.index, ups.size, rows, num_blocks == 0, true}, counted);
-        }
-      }
-      WarpGroup::sync();
-      ring.publish(WarpGroup{}, ups);
-    }
+    const TaskCursor downs = batches.each<TaskKind::up>(ring.shape(), first, [&](const ExpertBatch& ups)
+                                                        __attribute__((always_inline)) {
+      const std::uint32_t size = rehearsing ? 0 : ups.tasks.size;
+      if (size == 0 && (!rehearsing || ups.expert >= num_experts_)) return;
+      const RowsByCounts counted{counts() + ups.expert, firsts() + ups.expert, slots(), num_experts_, call_.geometry().wave_ring};
+      fill_m_blocks(call_, {ups.expert, ups.tasks.index, size, ups.rows, rehearsing, true}, counted);
+      if (rehearsing) return;
+      fence_release<Scope::device>();
+      ring.place(ups.at, ups.tasks);
+    });
+    return batches.each<TaskKind::down>(ring.shape(), downs, [&](const ExpertBatch& of_expert) __attribute__((always_inline)) {
+      if (of_expert.tasks.size > 0 && !rehearsing) ring.place(of_expert.at, of_expert.tasks);
+    });
   }
 
   const Call& call_;

@@ -26,15 +26,19 @@ __device__ inline std::size_t bytes_of_lines_before(const Call& call, const Task
 }
 
 /// slot.rows: up, the address of the token row; down, the address of the result cell, of the partial row (pre_reduced),
-/// or the packed place of the lines of the result's first tile (lined; those of the second follow).
+/// or the packed place of the lines of the result's first tile in the task (lined; those of the others follow).
 /// `kPairs`: see moe_kernel().
 template <bool kPairs>
 class Foreman {
  public:
-  /// `decode_rows`: most rows of an m-block whose tasks are decode tiles for being small.
+  /// `decode_rows`: see describe_product().
   __device__ Foreman(const Call& call, const Fabric& fabric, BlockMemory& block, std::uint32_t decode_rows)
       : call_(call), fabric_(fabric), block_(block), decode_rows_(decode_rows), completion_(call, fabric),
-        ring_(call.task_ring(kPairs ? 2 : 1)), cursor_(ring_.first()), pair_(block.mail) {}
+        ring_(call.task_ring(kPairs ? 2 : 1)), cursor_(ring_.first()), pair_(block.mail) {
+    if (kPairs || !has_given_ticket(call)) return;
+    opening_ = claimed_ = true;
+    ticket_ = cursor_.ticket + given_ticket(call);
+  }
 
   __device__ Step step(const WarpGroup& group) {
     const Step completed = complete(group);
@@ -50,6 +54,8 @@ class Foreman {
   /// first block shares.
   __device__ void dismiss(const WarpGroup& group) {
     if (!exiting_) {
+      while (opening_ && !end_opening(group)) {  // it waits for nothing
+      }
       if (on_their_way_) forget_rows(group);
       if (waiting_for_rows_) tell_stored();
       if (pair_.is_second()) take_in_shared(group);
@@ -63,6 +69,8 @@ class Foreman {
   __device__ const Wait& wait() const { return wait_; }
   /// Tasks whose weights were shared; the leader's.
   __device__ std::uint32_t num_shared() const { return num_shared_; }
+  /// Whether Opening has found its first task.
+  __device__ bool has_opened() const { return has_opened_; }
 
  private:
   __device__ bool next_is_done(const WarpGroup& group) const {
@@ -77,7 +85,7 @@ class Foreman {
 
   /// Others wait for what follows from a finished task: all of it before the next look at the ring.
   __device__ Step complete(const WarpGroup& group) {
-    if (!next_is_done(group)) return Step::idle;
+    if (awaits_ticket_ || !next_is_done(group)) return Step::idle;
     const TaskSlot& slot = block_.slots[num_completed_ % kTaskSlots];
     ++num_completed_;
     completion_.begin(group, Task{slot.task}, slot.counters, slot.num_rows);
@@ -88,17 +96,43 @@ class Foreman {
   /// Claims a ticket only with a free slot, so that a claimed task never waits here; and only when the loaders are at the
   /// end of the task before it, so that no block hoards tasks. A pair's second block may have one offer waiting.
   __device__ Step take_in(const WarpGroup& group) {
-    if (!claimed_ && !group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending())) return Step::idle;
+    if (!claimed_ && !group.all(num_filled_ - num_completed_ < kTaskSlots && last_is_ending() && has_made_lists())) {
+      return Step::idle;
+    }
     Task task;
-    if (!(claimed_ || claim(group)) || !ring_.find(group, ticket_, cursor_, task)) {
+    if (!(claimed_ || claim(group)) || (opening_ && !end_opening(group)) || !ring_.find(group, ticket_, cursor_, task)) {
       wait_ = {SignalKind::task, call_.rank, claimed_ ? ticket_ : ticket_ + 1, 0};  // not claimed: the next at least
       return Step::idle;
     }
     claimed_ = false;
     group.sync();
+    if (awaits_ticket_) {
+      if (!same_task(task, block_.slots[0].task)) __trap();  // early_cut.cuh and opening.cuh disagree
+      awaits_ticket_ = false;
+      return Step::advanced;
+    }
     if (pair_.is_first()) offer_next(group, task);
     fill(group, task);
     return Step::advanced;
+  }
+
+  /// Whether the consumers of a block that lends its stages are done with lists or m-blocks, where all others have a first task
+  /// by then: they would take it sooner.
+  __device__ bool has_made_lists() const {
+    return kPairs || call_.given_tickets == 0 || num_filled_ > 0 || !lends_stages(call_) || block_.listed.test(0);
+  }
+
+  /// Takes over from Opening, once it has run.
+  __device__ bool end_opening(const WarpGroup& group) {
+    if (!group.all(block_.opened.test(0))) return false;
+    opening_ = false;
+    awaits_ticket_ = has_opened_ = block_.opens;
+    num_filled_ = has_opened_ ? 1 : 0;
+    return true;
+  }
+
+  __device__ static bool same_task(const Task& a, const Task& b) {
+    return a.kind == b.kind && a.index == b.index && a.tile == b.tile && a.num_tiles == b.num_tiles;
   }
 
   /// Gets a ticket: of the ring, a pair's first block with another one for the second, to which it is offered.
@@ -234,16 +268,7 @@ class Foreman {
     const std::uint32_t group_size = block.group_size;
     const std::uint32_t num_rows = block.num_rows;
     const BlockRows rows = rows_of(group, block);
-    if (group.leader()) {
-      slot.num_rows = num_rows;
-      slot.local_expert = block.local_expert;
-      // The only one of its expert that was cut: of several the others want the weights, too, and with pairs experts have several,
-      // if not cut together.
-      const bool alone = group_size == 1;
-      const bool few_rows = alone && num_rows <= decode_rows_;
-      slot.streams = kPairs ? few_rows : alone;
-      slot.decode = few_rows || num_rows > kTileRows;
-    }
+    if (group.leader()) describe_product<kPairs>(slot, block.local_expert, num_rows, group_size == 1, decode_rows_);
     group.sync();
     if (early) {
       if (task.kind == TaskKind::up) tell_filled(num_filled_ - 1);
@@ -382,6 +407,9 @@ class Foreman {
   BlockRows awaited_{};              ///< the same m-block's
   std::uint32_t last_shared_ = 0;    ///< the leader's: number of the last claim whose tasks were shared
   std::uint32_t num_shared_ = 0;     ///< the leader's: tasks shared
+  bool opening_ = false;             ///< the ticket is a given one, whose task Opening looks for
+  bool awaits_ticket_ = false;       ///< the task has been handed out; what follows from it waits until the ring has the ticket
+  bool has_opened_ = false;
   bool none_follows_ = false;        ///< second block: the first takes no more tasks
   bool exiting_ = false;
   Wait wait_;

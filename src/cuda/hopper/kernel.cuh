@@ -8,6 +8,7 @@
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/list_maker.cuh"
 #include "cuda/hopper/loader.cuh"
+#include "cuda/hopper/opening.cuh"
 #include "cuda/hopper/row_sharing.cuh"
 #include "cuda/service.cuh"
 
@@ -19,6 +20,7 @@ __device__ void run_foreman(const KernelArgs& args, const Fabric& fabric, BlockM
   Foreman<kPairs> foreman(block.call, fabric, block, static_cast<std::uint32_t>(args.decode_rows));
   run_actor(args, block.call, group, Actor::processor, foreman, WarpLog{block.logs, kForemanRow});
   foreman.dismiss(group);
+  if (!kPairs && group.leader() && foreman.has_opened()) atomicAdd(&args.state->opened_tasks, 1ull);
   if (kPairs && group.leader() && foreman.num_shared() > 0) {
     atomicAdd(&args.state->shared_tasks, static_cast<unsigned long long>(foreman.num_shared()));
   }
@@ -57,8 +59,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     block.cut_desk.init();
     block.mail.init();
   }
+  std::int32_t first_id = -1;
+  if (!kPairs && threadIdx.x >= kFirstConsumer * 32) {
+    first_id = Opening::prepare(args, block, static_cast<int>(threadIdx.x) - kFirstConsumer * 32);
+  }
   begin_trace(args, block.logs);
-  load_call(args, block.call, block.traffic, block.gave_up);
+  load_call(args, block.call, block.traffic, block.gave_up,
+            [&] { block.call.given_tickets = kPairs ? 0 : Opening::num_blocks(args, block.call); });
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
   const BlockPair<kPairs> pair(block.mail);
@@ -73,7 +80,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       run_service_warp<dtype>(args, call, fabric, static_cast<int>(blockIdx.x) * kServiceWarps + warp - kForemen,
                               WarpLog{block.logs, rows.service(0) - kForemen},
                               WarpLog{block.logs, rows.combiner(0) - kForemen}, SubscriberWarp{{}, &block.desk},
-                              SchedulerWarp{{}, &block.cut_desk}, DispatcherWarp{});
+                              SchedulerWarp{{}, &block.cut_desk, call.given_tickets == 0}, DispatcherWarp{});
     } else if (runs) {
       Loader<kPairs>(call, block, maps, warp - kFirstLoader).run();
     }
@@ -88,6 +95,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         EarlyCut(call, block, warp - kFirstConsumer).run(!kPairs && args.early_cut, args.state->early_cuts);
       } else if (lends_stages(call)) {
         ListMaker(call, block, warp - kFirstConsumer).serve();
+      } else if (!kPairs && has_given_ticket(call)) {
+        Opening(args, call, block, static_cast<int>(threadIdx.x) - kFirstConsumer * 32).run(first_id);
       }
       const bool pushed =
           EarlyPush::applies(call) && EarlyPush(call, fabric, block, warp - kFirstConsumer).run(args.early_push);
