@@ -106,9 +106,9 @@ FLASHMOE_HD inline bool narrow_ups_are_better(const Call& call, const NarrowUps&
   return call.plan.narrow_ends && ends && 2 * in_last_round <= processors;
 }
 
-/// Whether the up tasks of m-block `index` of `cut`, all that a call has, are narrow for processors to get out of step, which begin
-/// together: else they would stop for their tiles' ends together, too, and weights would. So every other m-block of the first round
-/// of several, where rounds have many m-blocks, as those are small.
+/// Whether the up tasks of m-block `index` of `cut`, all that a call has, are narrow so that processors, which begin together, get
+/// out of step: with tasks of one length they would end their tiles together, and no weights would come meanwhile. It is every
+/// other m-block of the first round of several, where a round has many: of long tasks the mixture costs more than it brings.
 FLASHMOE_HD inline bool begins_out_of_step(const Call& call, std::uint32_t rows, std::uint32_t index, std::uint32_t cut) {
   constexpr std::uint32_t kFewestInRound = 16;
   const auto tasks = static_cast<std::uint32_t>(up_tasks_of_m_block(call));

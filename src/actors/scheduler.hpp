@@ -8,7 +8,7 @@
 // landed, whose m-blocks then share the expert's weights.
 //
 // Of a call with few tokens (Call::listed_from_ids) it is known how many rows every expert will have as soon as all ids are there.
-// An engine may have threads that cut all m-blocks then (CutState), whose processors wait for the rows themselves.
+// An engine may have threads that cut all m-blocks then (CutState) and publish their tasks; its processors wait for the rows.
 #pragma once
 
 #include <cstdint>

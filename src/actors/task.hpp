@@ -31,6 +31,11 @@ FLASHMOE_HD inline bool same_tiles(const Task& a, const Task& b) {
   return multiplies && a.tile == b.tile && a.num_tiles == b.num_tiles;
 }
 
+/// Whether they are one up or down task.
+FLASHMOE_HD inline bool same_task(const Task& a, const Task& b) {
+  return a.kind == b.kind && a.index == b.index && a.tile == b.tile && a.num_tiles == b.num_tiles;
+}
+
 /// Slots one reduce task covers.
 inline constexpr int kReduceSlots = 8;
 

@@ -124,7 +124,7 @@ namespace {
 
 /// Products over `k` that a task takes together, of `products` an m-block has. Short tasks cost more to hand out than they
 /// compute; long ones leave processors without work where there are few. Where experts have less than a full m-block there are
-/// few tasks, and what they wait for is weights: half as long is long enough. `fewest_tasks`: are left.
+/// few tasks, and what they wait for is weights: half as long is long enough. `fewest_tasks` are left, if there are as many.
 int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products, std::int64_t fewest_tasks) {
   constexpr std::int64_t kFewestTasks = 1024;
   const std::int64_t routes = max_tokens * g.top_k;  // to a rank, if routing is even

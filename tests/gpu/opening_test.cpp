@@ -98,7 +98,7 @@ TEST(Opening, gives_the_bits_of_claimed_tasks) {
 TEST(Opening, is_of_all_blocks_but_those_that_make_lists_where_there_are_tasks_enough) {
   FLASHMOE_REQUIRE_GPUS(1);
   const Shape shape{128, 8, 64};
-  if (!opens(problem_of(shape))) GTEST_SKIP() << "engine hopper without pairs";
+  if (!opens(problem_of(shape))) GTEST_SKIP() << "only engine hopper without pairs opens";
   const auto experts = std::make_shared<DenseExperts>(problem_of(shape), 3);
   CudaWorld world(problem_of(shape), experts, {.deadline_seconds = 5.0});
   Batch batch = make_batch(problem_of(shape), 64, 1);

@@ -143,6 +143,20 @@ __device__ inline void await_consumers() { named_barrier<3, kConsumerThreads>();
 /// The same; whether all of their threads say yes, or any.
 __device__ inline bool all_consumers(bool mine) { return named_barrier_all<3, kConsumerThreads>(mine); }
 __device__ inline bool any_consumer(bool mine) { return !all_consumers(!mine); }
+/// Of sums of the consumer warps, [kConsumerWarps], those of warps before `warp`.
+__device__ inline std::uint32_t sum_before(const std::uint32_t* sums, int warp) {
+  std::uint32_t before = 0;
+#pragma unroll
+  for (int other = 0; other < kConsumerWarps; ++other) before += other < warp ? sums[other] : 0;
+  return before;
+}
+/// Over all consumers, `thread` of them. `sums`: shared, [kConsumerWarps], not written again before their next barrier.
+__device__ inline Scan scan_consumers(std::uint32_t mine, std::uint32_t* sums, int thread) {
+  const Scan scan = WarpGroup::scan(mine);
+  if (WarpGroup::leader()) sums[thread / 32] = scan.total;
+  await_consumers();
+  return {sum_before(sums, thread / 32) + scan.before, sum_before(sums, kConsumerWarps)};
+}
 
 /// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies.
 template <class Run>

@@ -166,8 +166,7 @@ class Consumer {
     });
   }
 
-  /// Of more tokens products take longer than their operands; of fewer, weights are nearly all that comes, and one stage less of
-  /// them under way is not missed.
+  /// See run_steps(). Of more tokens products take too long to be waited for; of fewer it is slower (decision 24).
   __device__ static constexpr bool releases_at_once(int tokens) { return tokens > 16 && tokens <= kDeepRows; }
 
   /// 64 weight rows of each half of the tile by up to `tokens` tokens.

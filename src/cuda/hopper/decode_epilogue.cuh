@@ -10,7 +10,7 @@
 #include "cuda/hopper/activate.cuh"
 #include "cuda/hopper/block.cuh"
 #include "cuda/hopper/wgmma.cuh"
-#include "cuda/hopper/foreman.cuh"
+#include "cuda/hopper/result_place.cuh"
 #include "flashmoe/views.hpp"
 
 namespace flashmoe::cuda_backend::hopper {

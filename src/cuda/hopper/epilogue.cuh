@@ -9,7 +9,7 @@
 #include "cuda/groups.cuh"
 #include "cuda/hopper/activate.cuh"
 #include "cuda/hopper/block.cuh"
-#include "cuda/hopper/foreman.cuh"
+#include "cuda/hopper/result_place.cuh"
 #include "cuda/hopper/wgmma.cuh"
 #include "flashmoe/views.hpp"
 

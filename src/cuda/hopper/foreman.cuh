@@ -10,20 +10,9 @@
 #include "actors/step.hpp"
 #include "cuda/groups.cuh"
 #include "cuda/hopper/block.cuh"
+#include "cuda/hopper/result_place.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
-
-/// A result's place as lined results need it: rank in the upper 16 bits, heap offset below.
-__device__ inline std::uint64_t pack_place(int rank, std::size_t offset) {
-  return (static_cast<std::uint64_t>(rank) << 48) | offset;
-}
-__device__ inline int rank_of_place(std::uint64_t place) { return static_cast<int>(place >> 48); }
-__device__ inline std::size_t offset_of_place(std::uint64_t place) { return place & ((std::uint64_t{1} << 48) - 1); }
-
-/// From the lines of a down task's first tile to those of tile `tile`.
-__device__ inline std::size_t bytes_of_lines_before(const Call& call, const Task& task, int tile) {
-  return (static_cast<std::size_t>(tile) - task.tile) * static_cast<std::size_t>(call.heap.segment_lines) * sizeof(Line);
-}
 
 /// slot.rows: up, the address of the token row; down, the address of the result cell, of the partial row (pre_reduced),
 /// or the packed place of the lines of the result's first tile in the task (lined; those of the others follow).
@@ -129,10 +118,6 @@ class Foreman {
     awaits_ticket_ = has_opened_ = block_.opens;
     num_filled_ = has_opened_ ? 1 : 0;
     return true;
-  }
-
-  __device__ static bool same_task(const Task& a, const Task& b) {
-    return a.kind == b.kind && a.index == b.index && a.tile == b.tile && a.num_tiles == b.num_tiles;
   }
 
   /// Gets a ticket: of the ring, a pair's first block with another one for the second, to which it is offered.

@@ -103,7 +103,6 @@ class Opening {
 
   /// The task's rows, in the order of lists: that of routes.
   __device__ void find_rows() const {
-    const WarpGroup warp;
     TaskSlot& slot = block_.slots[0];
     std::uint16_t experts[kRoutesEach];
     memcpy(experts, __builtin_assume_aligned(notes_.experts + thread_ * kRoutesEach, 16), sizeof(experts));
@@ -112,12 +111,8 @@ class Opening {
     for (int i = 0; i < kRoutesEach; ++i) {
       if (thread_ * kRoutesEach + i < routes_ && experts[i] == slot.local_expert) mine |= 1u << i;
     }
-    const Scan scan = warp.scan(static_cast<std::uint32_t>(__popc(mine)));
-    if (warp.leader()) notes_.sums[thread_ / 32] = scan.total;
-    await_consumers();
-    std::uint32_t row = scan.before - notes_.first_row;
-#pragma unroll
-    for (int other = 0; other < kConsumerWarps; ++other) row += other < thread_ / 32 ? notes_.sums[other] : 0;
+    const Scan scan = scan_consumers(static_cast<std::uint32_t>(__popc(mine)), notes_.sums, thread_);
+    std::uint32_t row = scan.before - notes_.first_row;  // below 0, and so above all, in an m-block before
 #pragma unroll 1
     for (; mine != 0; mine &= mine - 1, ++row) {
       if (row >= slot.num_rows) continue;

@@ -41,7 +41,7 @@ class TaskBatches {
     blocks = warp.sum(blocks);
     if (warp.leader()) sums[thread / 32] = blocks;
     fit_ = all_consumers(grouped);
-    num_blocks_ = before_warp(sums, kConsumerWarps);
+    num_blocks_ = sum_before(sums, kConsumerWarps);
     fit_ = fit_ && num_blocks_ <= static_cast<std::uint32_t>(call.geometry().num_m_blocks);
   }
 
@@ -61,11 +61,12 @@ class TaskBatches {
       if (batch.expert < num_experts_) batch.rows = rows_of(batch.expert);
       batch.tasks.size = blocks_of(batch.rows);
       // M-blocks and batches in one sum.
-      const Sums blocks = scan(batch.tasks.size * kBlock + (batch.tasks.size > 0 ? 1u : 0u), sums_ + kConsumerWarps);
+      const Scan blocks =
+          scan_consumers(batch.tasks.size * kBlock + (batch.tasks.size > 0 ? 1u : 0u), sums_ + kConsumerWarps, thread_);
       batch.tasks.index = blocks_before + blocks.before / kBlock;
       batch.tasks.narrow = is_narrow(batch);
       if (batch.tasks.size > 0) batch.num_tickets = shape.num_tickets(batch.tasks);
-      const Sums tickets = scan(batch.num_tickets, sums_ + 2 * kConsumerWarps);
+      const Scan tickets = scan_consumers(batch.num_tickets, sums_ + 2 * kConsumerWarps, thread_);
       batch.at = {before.batch + blocks.before % kBlock, before.ticket + tickets.before};
       visit(batch);
       before = {before.batch + blocks.total % kBlock, before.ticket + tickets.total};
@@ -77,24 +78,6 @@ class TaskBatches {
  private:
   static constexpr std::uint32_t kBlock = 1u << 13;
   static_assert(Limits::num_experts < kBlock);
-
-  struct Sums {
-    std::uint32_t before, total;
-  };
-  __device__ static std::uint32_t before_warp(const std::uint32_t* sums, int warp) {
-    std::uint32_t before = 0;
-#pragma unroll
-    for (int other = 0; other < kConsumerWarps; ++other) before += other < warp ? sums[other] : 0;
-    return before;
-  }
-  /// Over all consumers. `sums` are not written again before the next barrier of all.
-  __device__ Sums scan(std::uint32_t mine, std::uint32_t* sums) const {
-    const WarpGroup warp;
-    const Scan scan = warp.scan(mine);
-    if (warp.leader()) sums[thread_ / 32] = scan.total;
-    await_consumers();
-    return {before_warp(sums, thread_ / 32) + scan.before, before_warp(sums, kConsumerWarps)};
-  }
 
   __device__ bool is_narrow(const ExpertBatch& batch) const {
     const std::uint32_t first = batch.tasks.index;
