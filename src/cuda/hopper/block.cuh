@@ -187,8 +187,8 @@ __device__ inline bool is_wide(const TaskSlot& slot, int tile) {
          tile + kTilesAtOnce <= static_cast<int>(slot.task.tile) + slot.task.num_tiles;
 }
 
-/// Calls run(tile) for every product of an up or down task, whose end is asked for again each time. For loaders: consumers have no
-/// register for the tile, see ConsumerPosition.
+/// Calls run(tile) for every product of an up or down task. Its end is asked for again each time: while a product runs there is
+/// no register to keep it in.
 template <class Run>
 __device__ __forceinline__ void for_each_product(const TaskSlot& slot, const Run& run) {
   const auto end = [&] { return static_cast<int>(slot.task.tile) + slot.task.num_tiles; };

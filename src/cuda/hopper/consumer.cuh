@@ -12,24 +12,6 @@
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// The next stage, the parity of its phase, and the number of the product within its task: in one register, as consumers have few
-/// while they multiply.
-class ConsumerPosition {
- public:
-  __device__ int index() const { return static_cast<int>(word_ % kStages); }
-  __device__ std::uint32_t parity() const { return word_ / kStages % 2; }
-  __device__ void advance() { word_ = word_ / kPhases * kPhases + (word_ + 1) % kPhases; }
-  /// Of the whole warp. All lanes have the same, but what is asked of one ptxas works out anew, and keeps no register for.
-  __device__ int product() const { return static_cast<int>(WarpGroup::broadcast(word_) / kPhases); }
-  __device__ void first_product() { word_ %= kPhases; }
-  __device__ void next_product() { word_ += kPhases; }
-
- private:
-  static constexpr std::uint32_t kPhases = 2 * kStages;
-  static_assert((kPhases & (kPhases - 1)) == 0);
-  std::uint32_t word_ = 0;
-};
-
 /// `kPairs`: see moe_kernel().
 template <DType dtype, bool kPairs>
 class Consumer {
@@ -58,7 +40,7 @@ class Consumer {
         }
       } else {
         if (kPairs && slot.aligns) skip_to_first_stage();
-        run_products(slot);
+        for_each_product(slot, [&](int tile) __attribute__((always_inline)) { run_product(slot, tile); });
       }
       number = slot.number;
       block_.done[number % kTaskSlots].arrive();
@@ -79,87 +61,74 @@ class Consumer {
   __device__ bool leads() const { return fresh_thread_index() % 128 == 0; }
   __device__ TraceLog& log() const { return block_.logs[kFirstConsumerRow + (warp_ >= 4 ? 1 : 0)]; }
 
-  /// All products of an up or down task.
-  __device__ __forceinline__ void run_products(const TaskSlot& slot) {
-    for (stage_.first_product(); tile(slot) < static_cast<int>(slot.task.tile) + slot.task.num_tiles; stage_.next_product()) {
-      run_product(slot);
-    }
-  }
-  /// The first tile of the product that runs.
-  __device__ int tile(const TaskSlot& slot) const { return static_cast<int>(slot.task.tile) + stage_.product() * kTilesAtOnce; }
-
-  /// Between two parts of an epilogue: ptxas keeps nothing that both read of shared memory in a register, of which there are none.
-  __device__ static void forget() { WarpGroup::sync(); }
-
-  __device__ __forceinline__ void run_product(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_product(const TaskSlot& slot, int tile) {
     if (slot.decode) {
-      run_decode(slot);
+      run_decode(slot, tile);
     } else if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
       skip(num_steps(call_, slot.task));
     } else {
-      run_prefill(slot);
+      run_prefill(slot, tile);
     }
   }
 
-  __device__ __forceinline__ void run_decode(const TaskSlot& slot) {
-    with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) { run_decode<rows.value>(slot); });
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
+    with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
+      run_decode<rows.value>(slot, tile);
+    });
   }
 
   template <int tokens>
-  __device__ __forceinline__ void run_decode(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
     if constexpr (tokens <= kDeepRows) {
-      if (!is_wide(slot, tile(slot)) && slot.task.kind == TaskKind::up && call_.math.gated) return run_narrow_up<tokens>(slot);
+      if (!is_wide(slot, tile) && slot.task.kind == TaskKind::up && call_.math.gated) return run_narrow_up<tokens>(slot, tile);
     }
     Accumulators<tokens> first;
     Accumulators<tokens> second;
     clear(first);
     clear(second);
-    if (is_wide(slot, tile(slot))) {
+    if (is_wide(slot, tile)) {
       multiply_tokens<tokens>(slot, first, second);
     } else {
       multiply_tokens<tokens>(slot, first);
     }
     if (leads()) log().ran(slot.task);
-    const auto epilogue = [&] { return DecodeEpilogue<dtype, tokens>(call_, fabric_, weights_, block_, warp()); };
+    const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
-      epilogue().finish_up(slot, tile(slot), first, second);
-      forget();
-      epilogue().store_up(slot, tile(slot), first, second);
+      epilogue.store_up(slot, tile, first, second);
     } else {
-      epilogue().store_down(slot, tile(slot), first, second);
+      epilogue.store_down(slot, tile, first, second);
     }
     if (leads()) log().worked();
   }
 
   /// Apart from the others, which keep second accumulators.
   template <int tokens>
-  __device__ __forceinline__ void run_narrow_up(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_narrow_up(const TaskSlot& slot, int tile) {
     Accumulators<tokens> d;
     clear(d);
     multiply_tokens<tokens>(slot, d);
     if (leads()) log().ran(slot.task);
-    DecodeEpilogue<dtype, tokens>(call_, fabric_, weights_, block_, warp()).store_narrow_up(slot, tile(slot), d);
+    DecodeEpilogue<dtype, tokens>(call_, fabric_, weights_, block_, warp()).store_narrow_up(slot, tile, d);
     if (leads()) log().worked();
   }
 
   /// Not wide, the second half of the accumulators stays clear and is not stored.
-  __device__ __forceinline__ void run_prefill(const TaskSlot& slot) {
+  __device__ __forceinline__ void run_prefill(const TaskSlot& slot, int tile) {
     Accumulators<kTileColumns> d;
     clear(d);
-    if (is_wide(slot, tile(slot))) {
+    if (is_wide(slot, tile)) {
       multiply<kTileColumns>(slot, d);
     } else {
       multiply<kDownColumns>(slot, reinterpret_cast<Accumulators<kDownColumns>&>(d));
     }
     if (leads()) log().ran(slot.task);
-    if (warp() * 16 >= static_cast<int>(slot.num_rows)) return;
-    const auto epilogue = [&] { return Epilogue<dtype>(call_, fabric_, weights_, block_, warp()); };
+    const int own = warp();
+    if (own * 16 >= static_cast<int>(slot.num_rows)) return;
+    const Epilogue<dtype> epilogue(call_, fabric_, weights_, block_, own);
     if (slot.task.kind == TaskKind::up) {
-      epilogue().finish_up(slot, tile(slot), d);
-      forget();
-      epilogue().store_up(slot, tile(slot), d);
+      epilogue.store_up(slot, tile, d);
     } else {
-      epilogue().store_down(slot, tile(slot), d);
+      epilogue.store_down(slot, tile, d);
     }
     if (leads()) log().worked();
   }
@@ -285,7 +254,7 @@ class Consumer {
   BlockMemory& block_;
   int warp_;
   int lane_;
-  ConsumerPosition stage_;
+  RingPosition<kStages> stage_;
 };
 
 }  // namespace flashmoe::cuda_backend::hopper

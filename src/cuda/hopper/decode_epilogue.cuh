@@ -29,9 +29,8 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  /// From the product to the intermediate's values: up tile `tile`, and the one after it if the product is wide, as gated ones are:
-  /// see store_narrow_up().
-  __device__ __forceinline__ void finish_up(const TaskSlot& slot, int tile, Sums& first, Sums& second) const {
+  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_narrow_up().
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
     const bool gated = call_.math.gated;
     const int begin = tile * g.tile.up_columns;
@@ -49,16 +48,11 @@ class DecodeEpilogue {
       }
     }
     with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(first, second); });
-  }
-
-  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, const Sums& first, const Sums& second) const {
-    const Geometry& g = call_.geometry();
-    const int begin = tile * g.tile.up_columns;
     char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
     const auto row_of = [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; };
     await_warpgroup();
     store(slot, first, 0, row_of, g.intermediate - begin);
-    if (!call_.math.gated && is_wide(slot, tile)) store(slot, second, 1, row_of, g.intermediate - begin);
+    if (!gated && is_wide(slot, tile)) store(slot, second, 1, row_of, g.intermediate - begin);
   }
 
   /// Of a narrow gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.

@@ -25,8 +25,7 @@ class Epilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  /// From the product to the intermediate's values.
-  __device__ void finish_up(const TaskSlot& slot, int tile, Accumulators<kTileColumns>& d) const {
+  __device__ void store_up(const TaskSlot& slot, int tile, Accumulators<kTileColumns>& d) const {
     const Geometry& g = call_.geometry();
     const int first = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) weigh(slot, d);
@@ -41,11 +40,6 @@ class Epilogue {
       }
     }
     with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(d); });
-  }
-
-  __device__ void store_up(const TaskSlot& slot, int tile, const Accumulators<kTileColumns>& d) const {
-    const Geometry& g = call_.geometry();
-    const int first = tile * g.tile.up_columns;
     const std::int64_t row_bytes = std::int64_t{g.intermediate} * 2;
     char* const rows =
         call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
@@ -125,10 +119,7 @@ class Epilogue {
       const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
       const auto limit = static_cast<float>(call_.math.swiglu_limit);
 #pragma unroll
-      for (int i = 0; i < 2 * kGroups; ++i) {
-        d[i] = gate_up(activation, d[i], d[2 * kGroups + i], alpha, limit);
-        if (i + 1 == kGroups) WarpGroup::sync();  // ptxas does not mix one half with the other: registers are few
-      }
+      for (int i = 0; i < 2 * kGroups; ++i) d[i] = gate_up(activation, d[i], d[2 * kGroups + i], alpha, limit);
     } else if constexpr (activation != Activation::swiglu_clamped) {
 #pragma unroll
       for (int i = 0; i < 4 * kGroups; ++i) d[i] = flashmoe::activate(activation, d[i]);
