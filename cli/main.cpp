@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <new>
@@ -51,6 +52,25 @@ void refuse_empty_values(CLI::App& command) {
     option->check(CLI::Validator(
         [](std::string& value) { return value.empty() ? std::string("is empty: give a value, or leave it out") : ""; },
         ""));
+  }
+}
+
+/// `T`: what the parser makes of the option's values, or larger.
+template <class T>
+void refuse_what_is_no(const char* kind, CLI::Option& option) {
+  const CLI::TypeValidator<T> is_one("");
+  option.check(CLI::Validator(
+      [is_one, kind](std::string& value) {
+        return is_one(value).empty() ? std::string() : fmt::format("({}) must be {}", printable(value), kind);
+      },
+      ""));
+}
+
+/// Of options that are numbers: the parser would only say that it cannot convert.
+void refuse_what_is_no_number(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_type_name() == "INT") refuse_what_is_no<std::int64_t>("a whole number", *option);
+    if (option->get_type_name() == "FLOAT") refuse_what_is_no<double>("a number", *option);
   }
 }
 
@@ -115,7 +135,10 @@ ExitCode parse_and_run(int argc, char** argv) {
   plot_command->set_help_flag();
   plot_command->callback(
       [&command, plot_command] { command = [plot_command] { return plot(plot_command->remaining()); }; });
-  for (CLI::App* subcommand : app.get_subcommands({})) refuse_empty_values(*subcommand);
+  for (CLI::App* subcommand : app.get_subcommands({})) {
+    refuse_what_is_no_number(*subcommand);
+    refuse_empty_values(*subcommand);
+  }
   try {
     app.parse(argc, argv);
     refuse_empty_items(*app.get_subcommands().front(), {argv + 2, argv + argc});
@@ -126,8 +149,9 @@ ExitCode parse_and_run(int argc, char** argv) {
     }
     // Where no command is known the parser only says that it wants one.
     const bool unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
+    const bool too_large = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;  // a number it is
     log_error((unknown ? fmt::format("no command is called {}", printable(argv[1])) : std::string(error.what())) +
-              " (flashmoe --help lists the commands and flags)");
+              (too_large ? ": the number is too large" : "") + " (flashmoe --help lists the commands and flags)");
     return kBadInput;
   }
   return guarded(command);

@@ -130,6 +130,16 @@ TEST(CliErrors, a_seed_is_a_whole_number) {
   EXPECT_EQ(flashmoe("verify --tokens 1 --seed=18446744073709551615" + kSmall).exit_code, 0);
 }
 
+TEST(CliErrors, what_is_no_number_is_named) {
+  expect_refused("run --ranks=x" + kSmall, "--ranks: (x) must be a whole number");
+  expect_refused("run --threads=1.5" + kSmall, "--threads: (1.5) must be a whole number");
+  expect_refused("run --deadline=soon" + kSmall, "--deadline: (soon) must be a number");
+  expect_refused("bench --tokens 1,x" + kSmall, "--tokens: (x) must be a whole number");
+  expect_refused("bench 16 64 96 8 2x", "sizes: (2x) must be a whole number");
+  expect_refused("run --ranks=99999999999" + kSmall, "--ranks = 99999999999: the number is too large");
+  EXPECT_EQ(flashmoe("verify --tokens 1 --deadline=2e1" + kSmall).exit_code, 0);
+}
+
 TEST(CliErrors, a_command_that_does_not_exist_is_named) {
   expect_refused("foo", "no command is called foo");
   expect_refused("", "A subcommand is required");
