@@ -164,6 +164,11 @@ std::optional<ProcessRank> choose_process(const Options& options) {
     throw InvalidArgument("--processes gives every rank a GPU of its own, and backend cpu has none: use --backend cuda, or "
                           "leave --processes out");
   }
+  try {
+    require_backend(BackendKind::cuda);
+  } catch (const CudaError& error) {
+    throw CudaError(fmt::format("--processes gives every rank a GPU of its own, but {}, and leave --processes out", error.what()));
+  }
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const int rank = options.rank.value_or(0);
   if (options.rank) check_group_id(options.group_id);

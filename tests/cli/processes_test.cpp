@@ -37,7 +37,8 @@ std::string why_not() {
 TEST(CliProcesses, without_gpus_one_sentence_says_so) {
   const std::string reason = why_not();
   if (reason.empty()) GTEST_SKIP() << "this machine has 2 GPUs";
-  expect_refused("run --processes" + kLayer, "", 4);
+  const bool has_gpu = reason.find("must be in 0..0") != std::string::npos;
+  expect_refused("run --processes" + kLayer, has_gpu ? "device (1) must be" : "use backend cpu, and leave --processes out", 4);
   expect_refused("verify --processes --json" + kLayer, "", 4);
 }
 
