@@ -207,7 +207,7 @@ Job make_job(const Options& options, int num_cores) {
   Job job;
   choose_layer(options, job);
   job.process = choose_process(options);
-  job.group.backend = choose_backend(job.process ? "cuda" : options.backend);
+  job.group.backend = job.process ? BackendKind::cuda : choose_backend(options.backend);
   job.group.engine = choose_engine(options.engine);
   job.problem = choose_problem(options, job, 1);
   validate(job.problem);  // before a file is read for it

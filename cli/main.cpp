@@ -55,7 +55,7 @@ void refuse_empty_values(CLI::App& command) {
   }
 }
 
-/// `T`: what the parser makes of the option's values, or larger.
+/// Refuses values of the option that the parser would make no T of, which is no smaller than the option's own type.
 template <class T>
 void refuse_what_is_no(const char* kind, CLI::Option& option) {
   const CLI::TypeValidator<T> is_one("");
@@ -66,7 +66,7 @@ void refuse_what_is_no(const char* kind, CLI::Option& option) {
       ""));
 }
 
-/// Of options that are numbers: the parser would only say that it cannot convert.
+/// Refuses what is no number where one is wanted: the parser would only say that it cannot convert.
 void refuse_what_is_no_number(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (option->get_type_name() == "INT") refuse_what_is_no<std::int64_t>("a whole number", *option);
@@ -149,7 +149,7 @@ ExitCode parse_and_run(int argc, char** argv) {
     }
     // Where no command is known the parser only says that it wants one.
     const bool unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
-    const bool too_large = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;  // a number it is
+    const bool too_large = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;  // of the option's own type
     log_error((unknown ? fmt::format("no command is called {}", printable(argv[1])) : std::string(error.what())) +
               (too_large ? ": the number is too large" : "") + " (flashmoe --help lists the commands and flags)");
     return kBadInput;
