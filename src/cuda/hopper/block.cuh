@@ -175,15 +175,14 @@ __device__ __forceinline__ void with_decode_rows(std::uint32_t num_rows, const R
 }
 
 /// See kDeepRows.
-__device__ inline bool has_few_rows(const TaskSlot& slot) {
+__device__ inline bool is_deep(const TaskSlot& slot) {
   return slot.decode && slot.num_rows <= static_cast<std::uint32_t>(kDeepRows);
 }
-__device__ inline bool is_deep(const TaskSlot& slot, bool wide) { return !wide && has_few_rows(slot); }
 
 /// Whether a task's product from `tile` on is of two tiles. An up tile of many rows that has no second is multiplied as if it had:
 /// what is behind it is not stored.
 __device__ inline bool is_wide(const TaskSlot& slot, int tile) {
-  return (slot.task.kind == TaskKind::up && !has_few_rows(slot)) ||
+  return (slot.task.kind == TaskKind::up && !is_deep(slot)) ||
          tile + kTilesAtOnce <= static_cast<int>(slot.task.tile) + slot.task.num_tiles;
 }
 
@@ -199,6 +198,10 @@ __device__ __forceinline__ void for_each_product(const TaskSlot& slot, const Run
 __device__ inline int num_steps(const Call& call, const Task& task) {
   const int k = task.kind == TaskKind::up ? call.geometry().hidden : call.geometry().intermediate;
   return (k + kStageElements - 1) / kStageElements;
+}
+/// Stages of a deep tile.
+__device__ inline int num_deep_stages(const Call& call, const Task& task) {
+  return (num_steps(call, task) + kDeepSteps - 1) / kDeepSteps;
 }
 
 }  // namespace flashmoe::cuda_backend::hopper

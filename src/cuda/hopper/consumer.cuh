@@ -80,17 +80,13 @@ class Consumer {
   template <int tokens>
   __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
     if constexpr (tokens <= kDeepRows) {
-      if (!is_wide(slot, tile) && slot.task.kind == TaskKind::up && call_.math.gated) return run_narrow_up<tokens>(slot, tile);
+      if (slot.task.kind == TaskKind::up && call_.math.gated) return run_deep_up<tokens>(slot, tile);
     }
     Accumulators<tokens> first;
     Accumulators<tokens> second;
     clear(first);
     clear(second);
-    if (is_wide(slot, tile)) {
-      multiply_tokens<tokens>(slot, first, second);
-    } else {
-      multiply_tokens<tokens>(slot, first);
-    }
+    multiply_tiles<tokens>(slot, tile, first, second);
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
@@ -101,14 +97,25 @@ class Consumer {
     if (leads()) log().worked();
   }
 
-  /// Apart from the others, which keep second accumulators.
+  /// Gated. Two tiles are stored one after the other, by the same code.
   template <int tokens>
-  __device__ __forceinline__ void run_narrow_up(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_deep_up(const TaskSlot& slot, int tile) {
     Accumulators<tokens> d;
+    Accumulators<tokens> next;
     clear(d);
-    multiply_tokens<tokens>(slot, d);
+    clear(next);
+    multiply_tiles<tokens>(slot, tile, d, next);
     if (leads()) log().ran(slot.task);
-    DecodeEpilogue<dtype, tokens>(call_, fabric_, weights_, block_, warp()).store_narrow_up(slot, tile, d);
+    const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
+    const int last = is_wide(slot, tile) ? tile + 1 : tile;
+#pragma unroll 1
+    while (true) {
+      epilogue.store_deep_up(slot, tile, d);
+      if (tile == last) break;
+      ++tile;
+#pragma unroll
+      for (int i = 0; i < tokens / 2; ++i) d[i] = next[i];
+    }
     if (leads()) log().worked();
   }
 
@@ -169,12 +176,25 @@ class Consumer {
   /// See run_steps(). Of more tokens products take too long to be waited for; of fewer it is slower (decision 24).
   __device__ static constexpr bool releases_at_once(int tokens) { return tokens > 16 && tokens <= kDeepRows; }
 
-  /// 64 weight rows of each half of the tile by up to `tokens` tokens.
+  /// Both tiles of a wide decode product, or its one.
   template <int tokens>
-  __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first,
+  __device__ __forceinline__ void multiply_tiles(const TaskSlot& slot, int tile, Accumulators<tokens>& first,
+                                                 Accumulators<tokens>& second) {
+    if (!is_wide(slot, tile)) {
+      multiply_tile<tokens>(slot, first);
+    } else if constexpr (tokens <= kDeepRows) {
+      multiply_in_turns<tokens>(slot, first, second);
+    } else {
+      multiply_halves<tokens>(slot, first, second);
+    }
+  }
+
+  /// 64 weight rows of each half of a stage by up to `tokens` tokens.
+  template <int tokens>
+  __device__ __forceinline__ void multiply_halves(const TaskSlot& slot, Accumulators<tokens>& first,
                                                   Accumulators<tokens>& second) {
     const std::uint32_t first_weight = first_weight_of_group();
-    run_steps<releases_at_once(tokens)>(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
+    run_steps(num_steps(call_, slot.task), true, [&](std::uint32_t stage) {
       const std::uint64_t rows = operand(stage);
       const std::uint64_t low = operand(stage + first_weight);
       const std::uint64_t high = operand(stage + first_weight + kStageWeightBytes / 2);
@@ -187,23 +207,43 @@ class Consumer {
     });
   }
 
-  /// The same of a tile that is half as wide: 64 weight rows of the first half alone; see is_deep().
+  /// 64 weight rows of the first half, and, deep, of the second, which has the next step of k.
   template <int tokens>
-  __device__ __forceinline__ void multiply_tokens(const TaskSlot& slot, Accumulators<tokens>& first) {
-    constexpr int kSteps = tokens <= kDeepRows ? 2 : 1;  // at once
-    const std::uint32_t first_weight = first_weight_of_group();
-    run_steps<releases_at_once(tokens)>((num_steps(call_, slot.task) + kSteps - 1) / kSteps, true, [&](std::uint32_t stage) {
+  __device__ __forceinline__ static void multiply_stage(std::uint32_t stage, std::uint32_t first_weight, Accumulators<tokens>& d) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const std::uint64_t rows = operand(stage + static_cast<std::uint32_t>(step * kDeepRows * kStageRowBytes));
-        const std::uint64_t low = operand(stage + first_weight + static_cast<std::uint32_t>(step * kStageWeightBytes / 2));
+    for (int step = 0; step < (tokens <= kDeepRows ? kDeepSteps : 1); ++step) {
+      const std::uint64_t rows = operand(stage + static_cast<std::uint32_t>(step * kDeepRows * kStageRowBytes));
+      const std::uint64_t weights = operand(stage + first_weight + static_cast<std::uint32_t>(step * kStageWeightBytes / 2));
 #pragma unroll
-        for (int k = 0; k < kStageElements / 16; ++k) {
-          const auto at = static_cast<std::uint64_t>(2 * k);
-          wgmma<dtype, tokens>(first, low + at, rows + at);
-        }
+      for (int k = 0; k < kStageElements / 16; ++k) {
+        const auto at = static_cast<std::uint64_t>(2 * k);
+        wgmma<dtype, tokens>(d, weights + at, rows + at);
       }
-    });
+    }
+  }
+
+  /// 64 weight rows of one tile by up to `tokens` tokens.
+  template <int tokens>
+  __device__ __forceinline__ void multiply_tile(const TaskSlot& slot, Accumulators<tokens>& d) {
+    const std::uint32_t first_weight = first_weight_of_group();
+    const int stages = tokens <= kDeepRows ? num_deep_stages(call_, slot.task) : num_steps(call_, slot.task);
+    run_steps<releases_at_once(tokens)>(stages, true,
+                                        [&](std::uint32_t stage) { multiply_stage<tokens>(stage, first_weight, d); });
+  }
+
+  /// Of two deep tiles, whose stages take turns.
+  template <int tokens>
+  __device__ __forceinline__ void multiply_in_turns(const TaskSlot& slot, Accumulators<tokens>& first,
+                                                    Accumulators<tokens>& second) {
+    constexpr bool kAtOnce = releases_at_once(tokens);
+    const std::uint32_t first_weight = first_weight_of_group();
+    const int stages = num_deep_stages(call_, slot.task);
+    int before = -1;
+    for (int i = 0; i < stages; ++i) {
+      run_step<kAtOnce>(before, true, [&](std::uint32_t stage) { multiply_stage<tokens>(stage, first_weight, first); });
+      run_step<kAtOnce>(before, true, [&](std::uint32_t stage) { multiply_stage<tokens>(stage, first_weight, second); });
+    }
+    end_steps<kAtOnce>(before);
   }
 
   /// Where in a stage the warpgroup's 64 weight rows of the first half begin.
@@ -224,25 +264,32 @@ class Consumer {
   /// are under way.
   template <bool at_once = false, class Issue>
   __device__ __forceinline__ void run_steps(int steps, bool gathered, const Issue& issue) {
-    int before = 0;
-    for (int step = 0; step < steps; ++step) {
-      block_.full[stage_.index()].wait(stage_.parity());
-      if (gathered) fence_async_shared();
-      wgmma_fence();
-      issue(shared_address(block_.stages[stage_.index()]));
-      wgmma_commit();
-      if constexpr (at_once) {
-        wgmma_wait<0>();
-        release(stage_.index());
-      } else {
-        if (step > 0) {
-          wgmma_wait<1>();
-          release(before);
-        }
-        before = stage_.index();
+    int before = -1;
+    for (int step = 0; step < steps; ++step) run_step<at_once>(before, gathered, issue);
+    end_steps<at_once>(before);
+  }
+  /// `before`: the stage to be released next; below 0: none.
+  template <bool at_once, class Issue>
+  __device__ __forceinline__ void run_step(int& before, bool gathered, const Issue& issue) {
+    block_.full[stage_.index()].wait(stage_.parity());
+    if (gathered) fence_async_shared();
+    wgmma_fence();
+    issue(shared_address(block_.stages[stage_.index()]));
+    wgmma_commit();
+    if constexpr (at_once) {
+      wgmma_wait<0>();
+      release(stage_.index());
+    } else {
+      if (before >= 0) {
+        wgmma_wait<1>();
+        release(before);
       }
-      stage_.advance();
+      before = stage_.index();
     }
+    stage_.advance();
+  }
+  template <bool at_once>
+  __device__ __forceinline__ void end_steps(int before) {
     if constexpr (at_once) return;
     wgmma_wait<0>();
     release(before);

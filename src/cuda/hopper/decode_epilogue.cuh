@@ -29,7 +29,7 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_narrow_up().
+  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_deep_up().
   __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
     const bool gated = call_.math.gated;
@@ -55,8 +55,8 @@ class DecodeEpilogue {
     if (!gated && is_wide(slot, tile)) store(slot, second, 1, row_of, g.intermediate - begin);
   }
 
-  /// Of a narrow gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.
-  __device__ __forceinline__ void store_narrow_up(const TaskSlot& slot, int tile, Sums& d) const {
+  /// Of a deep gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.
+  __device__ __forceinline__ void store_deep_up(const TaskSlot& slot, int tile, Sums& d) const {
     const Geometry& g = call_.geometry();
     const int begin = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) weigh(slot, d);
@@ -79,7 +79,7 @@ class DecodeEpilogue {
     });
     char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
     await_warpgroup();
-    store_narrow(slot, d, [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; }, g.intermediate - begin);
+    store_half(slot, d, [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; }, g.intermediate - begin);
   }
 
   /// Down tile `tile`, and the one after it if the product is wide: the second accumulators hold nothing otherwise.
@@ -202,9 +202,9 @@ class DecodeEpilogue {
     }
   }
 
-  /// The same of a narrow gated tile: 32 columns of the warpgroup, 8 of each warp, 64 bytes of each row. All rows at once.
+  /// The same of a deep gated tile: 32 columns of the warpgroup, 8 of each warp, 64 bytes of each row. All rows at once.
   template <class RowOf>
-  __device__ __forceinline__ void store_narrow(const TaskSlot& slot, const Sums& d, const RowOf& row_of, int columns) const {
+  __device__ __forceinline__ void store_half(const TaskSlot& slot, const Sums& d, const RowOf& row_of, int columns) const {
     static_assert(tokens <= kStagedTokens);
     char* const staging = block_.staging[4 * warpgroup()];
     const auto num_rows = static_cast<int>(slot.num_rows);

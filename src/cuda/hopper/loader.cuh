@@ -20,7 +20,7 @@ class Loader {
   __device__ __forceinline__ void run() {
     if (asks()) {  // while there is nothing else to do
       prefetch_map(maps_.up);
-      prefetch_map(maps_.narrow_up);
+      prefetch_map(maps_.deep_up);
       prefetch_map(maps_.down);
       prefetch_map(maps_.narrow_down);
       prefetch_map(maps_.intermediate);
@@ -72,10 +72,10 @@ class Loader {
     num_asked_ = 0;
     const Task& task = slot.task;
     const int tiles_left = static_cast<int>(task.tile) + task.num_tiles - tile;
-    const int steps_left = (tiles_left + kTilesAtOnce - 1) / kTilesAtOnce * num_steps(call_, task);
-    ending_step_ = steps_left - kStepsAhead;
-    if (is_deep(slot, wide)) ending_step_ >>= 1;  // a narrow product is its task's last
-    if (asks() && (ending_step_ == 0 || (ending_step_ < 0 && tile == static_cast<int>(task.tile)))) tell_ending();
+    const int stages_left = is_deep(slot) ? tiles_left * num_deep_stages(call_, task)
+                                          : (tiles_left + kTilesAtOnce - 1) / kTilesAtOnce * num_steps(call_, task);
+    ending_stage_ = stages_left - kStagesAhead;
+    if (asks() && (ending_stage_ == 0 || (ending_stage_ < 0 && tile == static_cast<int>(task.tile)))) tell_ending();
     if (slot.task.kind == TaskKind::up) {
       gather(slot, up_operands(slot, tile, wide));
     } else if (slot.decode) {
@@ -89,7 +89,8 @@ class Loader {
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
     int first, second;       ///< rows of its boxes; second < 0: there is one box
-    bool by_eights;          ///< a narrow up tile's boxes: `first` and `second` count eight rows
+    int tiles, rows_apart;   ///< deep: so many take turns, the next one's boxes so many rows behind
+    bool by_eights;          ///< a deep up tile's boxes: all of these count eight rows
     bool shared;             ///< each block of the pair loads one of them
     int steps;               ///< of k in a stage: of two, the second box has the other
     std::uint32_t bytes;     ///< of the boxes
@@ -103,24 +104,28 @@ class Loader {
     const Geometry& g = call_.geometry();
     const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
     const int first = static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
-    if (wide) {
-      const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-      return {&maps_.up, first, second, false, is_shared(slot), 1, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    if (is_deep(slot)) {
+      return {&maps_.deep_up, first / 8, first / 8, wide ? kTilesAtOnce : 1, g.tile.up_columns / 8, true, false, kDeepSteps,
+              kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
     }
-    return {&maps_.narrow_up, first / 8, first / 8, true, false, 2, kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
+    return {&maps_.up, first, second, 1, 0, false, is_shared(slot), 1,
+            kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
   }
 
   __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
     const Geometry& g = call_.geometry();
     const int first = static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns;
-    const bool deep = is_deep(slot, wide);
+    const bool deep = is_deep(slot);
     const bool shared = is_shared(slot);
-    return {wide && !shared ? &maps_.down : &maps_.narrow_down,
+    return {wide && !shared && !deep ? &maps_.down : &maps_.narrow_down,
             first,
             deep ? first : wide && shared ? first + kDownColumns : -1,
+            deep && wide ? kTilesAtOnce : 1,
+            kDownColumns,
             false,
             shared,
-            deep ? 2 : 1,
+            deep ? kDeepSteps : 1,
             static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
             policy_of(slot),
             g.intermediate,
@@ -136,7 +141,7 @@ class Loader {
   /// The row of the box that block `rank` of the pair loads for both; below 0: none.
   __device__ static int shared_row(const Operands& operands, int rank) { return rank == 0 ? operands.first : operands.second; }
 
-  /// Asks for the boxes of one stage, the `number`-th of the tile; shared, only says that the stage takes the other block's.
+  /// Asks for the boxes of one stage, the `number`-th of the product; shared, only says that the stage takes the other block's.
   __device__ void load_weights(const Operands& operands, int index, int number) {
     if (operands.shared) {
       if (shared_row(operands, pair_.other()) >= 0) block_.ready[index].arrive_at(pair_.other());
@@ -144,10 +149,13 @@ class Loader {
     }
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
-    const int k = number * operands.steps * kStageElements;
-    load_box_of(operands, weights, full, k, operands.first);
+    const bool in_turns = operands.tiles == 2;
+    const int k = (in_turns ? number / 2 : number) * operands.steps * kStageElements;
+    const int apart = in_turns ? number % 2 * operands.rows_apart : 0;
+    load_box_of(operands, weights, full, k, operands.first + apart);
     if (operands.second >= 0) {
-      load_box_of(operands, weights + kStageWeightBytes / 2, full, k + (operands.steps - 1) * kStageElements, operands.second);
+      load_box_of(operands, weights + kStageWeightBytes / 2, full, k + (operands.steps - 1) * kStageElements,
+                  operands.second + apart);
     }
   }
   __device__ static void load_box_of(const Operands& operands, std::uint32_t target, Barrier& full, int k, int place) {
@@ -174,14 +182,15 @@ class Loader {
     } else {
       with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
         if constexpr (rows.value <= kDeepRows) {
-          if (operands.steps == 2) return gather_rows<rows.value / kRowsApart, 2>(slot, operands);
+          if (operands.steps == kDeepSteps) return gather_rows<rows.value / kRowsApart, kDeepSteps>(slot, operands);
         }
         gather_rows<rows.value / kRowsApart, 1>(slot, operands);
       });
     }
   }
 
-  /// Every step of k, `kSteps` of them a stage: `rows_each` rows of this lane, and the boxes of weights.
+  /// Every step of k, `kSteps` of them a stage: `rows_each` rows of this lane, and the boxes of weights. Tiles that take turns
+  /// each have the rows.
   template <int rows_each, int kSteps>
   __device__ __forceinline__ void gather_rows(const TaskSlot& slot, const Operands& operands) {
     constexpr int kStepsAtOnce = 4;  // pointers move once for all of them
@@ -194,7 +203,8 @@ class Loader {
       load_weights(operands, index, number);
     };
     const int steps = num_steps(call_, slot.task);
-    await_rows(operands.shared ? 0 : (steps + kSteps - 1) / kSteps, ask);
+    const int tiles = kSteps == 1 ? 1 : operands.tiles;
+    await_rows(operands.shared ? 0 : (steps + kSteps - 1) / kSteps * tiles, ask);
     const char* rows[rows_each];
 #pragma unroll
     for (int i = 0; i < rows_each; ++i) {
@@ -208,7 +218,7 @@ class Loader {
     }
     // bytes_of(step): what a row has for this lane in each of the stage's steps.
     const auto load_stage = [&](int number, int offset, const auto& bytes_of) {
-      if (asks() && number > 0 && number == ending_step_) tell_ending();
+      if (asks() && number > 0 && number == ending_stage_) tell_ending();
       block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
       Barrier& full = block_.full[stage_.index()];
       const std::uint32_t stage = stage_address();
@@ -226,17 +236,25 @@ class Loader {
       full.arrive_when_copied();
       stage_.advance();
     };
+    const auto load_stages = [&](int k_stage, int offset, const auto& bytes_of) {
+      if constexpr (kSteps == 1) {
+        load_stage(k_stage, offset, bytes_of);
+      } else {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile) load_stage(k_stage * tiles + tile, offset, bytes_of);
+      }
+    };
     int step = 0;
     for (; step + kStepsAtOnce <= operands.k / kStageElements; step += kStepsAtOnce) {
 #pragma unroll
       for (int i = 0; i < kStepsAtOnce; i += kSteps) {
-        load_stage((step + i) / kSteps, i * kStageRowBytes, [](int) { return 16; });
+        load_stages((step + i) / kSteps, i * kStageRowBytes, [](int) { return 16; });
       }
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) rows[i] += kStepsAtOnce * kStageRowBytes;
     }
     for (; step < steps; step += kSteps) {
-      load_stage(step / kSteps, 0, [&](int more) { return (step + more) * kStageElements + chunk * 8 < operands.k ? 16 : 0; });
+      load_stages(step / kSteps, 0, [&](int more) { return (step + more) * kStageElements + chunk * 8 < operands.k ? 16 : 0; });
 #pragma unroll
       for (int i = 0; i < rows_each; ++i) rows[i] += kSteps * kStageRowBytes;
     }
@@ -269,7 +287,7 @@ class Loader {
     // The intermediate was stored by other threads; the foreman has acquired it.
     if (asks()) fence_async_global();
     for (int step = 0; step < steps; ++step) {
-      if (asks() && step > 0 && step == ending_step_) tell_ending();
+      if (asks() && step > 0 && step == ending_stage_) tell_ending();
       block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
       Barrier& full = block_.full[stage_.index()];
       if (asks()) {
@@ -290,8 +308,9 @@ class Loader {
   int warp_;
   int lane_;
   std::uint32_t ready_parities_ = 0;  ///< of the next phase of each stage's `ready`; of the thread that asks
-  int num_asked_ = 0;  ///< stages of the tile whose weights are under way; of the thread that asks
-  int ending_step_ = 0;  ///< the stage kStepsAhead before the task's end, counted from the tile's first; may be another tile's
+  int num_asked_ = 0;  ///< stages of the product whose weights are under way; of the thread that asks
+  /// The stage kStagesAhead before the task's end, counted from the product's first; may be another product's.
+  int ending_stage_ = 0;
   RingPosition<kTaskSlots> slot_;
   RingPosition<kStages> stage_;
 };

@@ -20,7 +20,7 @@ CUtensorMap encode(DType dtype, const void* data, const cuuint64_t (&sizes)[dime
   check_driver(driver().tensor_map_encode_tiled(
                    &map, dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, dimensions,
                    const_cast<void*>(data), sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                "cuTensorMapEncodeTiled");
   return map;
 }
@@ -31,7 +31,7 @@ CUtensorMap make_weight_map(DType dtype, const void* data, std::int64_t rows, st
                    {row_bytes, row_bytes, row_bytes}, {kStageElements, static_cast<cuuint32_t>(box_rows), 1, 1});
 }
 
-CUtensorMap make_narrow_up_map(const Problem& problem, const Geometry& geometry, const void* weights) {
+CUtensorMap make_deep_up_map(const Problem& problem, const Geometry& geometry, const void* weights) {
   const auto row_bytes = static_cast<cuuint64_t>(geometry.hidden) * 2;
   const auto units = static_cast<cuuint64_t>(geometry.intermediate);
   const cuuint32_t halves = problem.gated ? 2 : 1;
@@ -55,7 +55,7 @@ TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, co
   const std::int64_t up_rows = experts * problem.up_columns();
   const std::int64_t down_rows = experts * geometry.hidden;
   return {.up = make_weight_map(problem.dtype, weights.up, up_rows, geometry.hidden, kTileColumns / 2),
-          .narrow_up = make_narrow_up_map(problem, geometry, weights.up),
+          .deep_up = make_deep_up_map(problem, geometry, weights.up),
           .down = make_weight_map(problem.dtype, weights.down, down_rows, geometry.intermediate, kTileColumns),
           .narrow_down = make_weight_map(problem.dtype, weights.down, down_rows, geometry.intermediate, kDownColumns),
           .intermediate = make_tensor_map(problem.dtype, intermediate,

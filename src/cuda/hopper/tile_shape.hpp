@@ -33,13 +33,15 @@ inline constexpr int kDecodeRows = 96;
 inline constexpr int kTilesAtOnce = 2;
 inline constexpr int kDownColumns = kTileColumns / kTilesAtOnce;
 
-/// Steps of k before a task ends when its block takes the next one: what a foreman needs to find it and its rows. Sooner,
-/// long tasks would wait for one block while others have nothing to do.
-inline constexpr int kStepsAhead = 24;
+/// Stages before a task ends when its block takes the next one: what a foreman needs to find it and its rows. Sooner, long
+/// tasks would wait for one block while others have nothing to do.
+inline constexpr int kStagesAhead = 24;
 
-/// A narrow decode tile of so few rows takes two steps of k at once: as many bytes are under way as of a wide one. What its
-/// last stage has beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half.
+/// Decode tiles of so few rows are deep: a stage has two steps of k of one tile, as weights stream faster by 256 bytes of a row
+/// than by 128 (docs/adr/0026-weights-by-256-bytes.md); two tiles of a product take turns. What the last stage of a tile has
+/// beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half.
 inline constexpr int kDeepRows = 64;
+inline constexpr int kDeepSteps = 2;
 
 /// Rows that experts have on average from which on blocks take tasks in pairs (block_pair.cuh): with fewer most experts have one
 /// m-block, whose weights nobody shares (docs/adr/0020-shared-weights.md).
