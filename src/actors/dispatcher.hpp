@@ -125,7 +125,7 @@ class Dispatcher {
     }
     if (!sends_ids_) {
       cut_ = cut_wave(call_.wave_size(wave_), call_.num_planners());
-      if (index_ >= call_.num_planners()) return prepare_push(group, Phase::await_counts);
+      if (index_ >= call_.num_planners()) return prepare_push(Phase::await_counts);
     }
     FLASHMOE_ROLLED
     for (int base = 0; base < geometry().num_ranks; base += group.size()) {
@@ -165,7 +165,7 @@ class Dispatcher {
         join(&call_.counters().planned[ring_slot_], std::uint64_t{1});
         join(&call_.counters().placed[ring_slot_], std::uint64_t{1});
       }
-      return prepare_push(group, Phase::await_counts);
+      return prepare_push(Phase::await_counts);
     }
     if (!planner.count(group)) return fail_wrong_id(planner.find_wrong_route(group));
     if (group.leader()) join(&call_.counters().planned[ring_slot_], std::uint64_t{1});
@@ -180,17 +180,13 @@ class Dispatcher {
     group.sync();
     planner().place(group);
     if (group.leader()) join(&call_.counters().placed[ring_slot_], std::uint64_t{1});
-    return prepare_push(group, Phase::push_rows);
+    return prepare_push(Phase::push_rows);
   }
 
   // ---- counted form: push --------------------------------------------------------------------------------------
 
-  /// Fetches what it will push, as far as caches bear that all dispatchers do so, while others count.
-  FLASHMOE_HD Step prepare_push(const Group& group, Phase next) {
+  FLASHMOE_HD Step prepare_push(Phase next) {
     tokens_ = share_of(call_.wave_size(wave_), call_.roster.num_dispatchers, index_);
-    const std::int64_t bytes = tokens_.size() * geometry().row_bytes();
-    fetch_ahead(group, call_.x_row(call_.wave_begin(wave_) + tokens_.begin),
-                bytes < kMostFetched ? bytes : kMostFetched);
     next_token_ = tokens_.begin;
     peer_offset_ = 1;
     rows_ = {0, 0};
@@ -200,14 +196,13 @@ class Dispatcher {
     phase_ = next;
     return Step::advanced;
   }
-  static constexpr std::int64_t kMostFetched = 64 * 1024;
 
   /// In place of a plan.
   FLASHMOE_HD Step send_ids(const Group& group) {
     const std::int64_t wrong = find_wrong_id(group, geometry(), call_.topk_ids, tokens_);
     if (wrong >= 0) return fail_wrong_id(wrong);
     flashmoe::send_ids(group, fabric_, call_, index_, sequence_);
-    return prepare_push(group, Phase::push_rows);
+    return prepare_push(Phase::push_rows);
   }
 
   /// With all chunks counted, slots are known: planners have passed the gate, and rows need not wait for the lists.

@@ -66,19 +66,6 @@ struct SoloGroup {
   FLASHMOE_HD static std::uint32_t least(std::uint32_t value) { return value; }
 };
 
-/// Asks for memory that the group will read: on the GPU it comes into L2.
-template <class Group>
-FLASHMOE_HD void fetch_ahead([[maybe_unused]] const Group& group, [[maybe_unused]] const char* memory,
-                             [[maybe_unused]] std::int64_t bytes) {
-#if defined(__CUDA_ARCH__)
-  constexpr int kCacheLine = 128;
-  FLASHMOE_ROLLED
-  for (std::int64_t at = group.index() * kCacheLine; at < bytes; at += group.size() * kCacheLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(memory + at));
-  }
-#endif
-}
-
 /// How many threads of the group, from the first on without a gap, say yes.
 template <class Group>
 FLASHMOE_HD std::uint32_t count_leading(const Group& group, bool mine) {

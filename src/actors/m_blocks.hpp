@@ -93,13 +93,14 @@ struct NarrowUps {
 };
 
 /// Whether a call of which nothing more will land ends sooner when the m-block's up tasks have one tile each. Where rows are few
-/// it does if all of the call would leave half of the processors idle; and where down tasks, which then wait for them, are long, if
-/// the last round of several would and from this one on there is no more than one.
+/// it does if tiles are long; if the call has no more up tasks than processors, which would all end together, and all down tasks
+/// wait for them; and where down tasks are long, if the last round of several would leave half of the processors idle and from
+/// this m-block on there is no more than one.
 FLASHMOE_HD inline bool narrow_ups_are_better(const Call& call, const NarrowUps& blocks) {
   if (blocks.rows > static_cast<std::uint32_t>(call.geometry().tile.narrow_rows)) return false;
   const auto tasks = static_cast<std::uint32_t>(up_tasks_of_m_block(call));
   const auto processors = static_cast<std::uint32_t>(call.roster.num_processors);
-  if (blocks.of_call > 0 && 2 * tasks * blocks.of_call <= processors) return true;
+  if (call.plan.narrow_ups || (blocks.of_call > 0 && tasks * blocks.of_call <= processors)) return true;
   const std::uint32_t all = tasks * blocks.cut;
   const std::uint32_t in_last_round = (all - 1) % processors + 1;
   const bool ends = blocks.from_here > 0 && all > processors && tasks * blocks.from_here <= processors;

@@ -74,6 +74,9 @@ struct CallPlan {
   /// The last tasks of the call are of one tile, so that processors end together. All are, whatever this says, where they would
   /// leave half of the processors without any: see Scheduler.
   bool narrow_ends = false;
+  /// Up tasks of m-blocks of TileShape::narrow_rows or fewer have one tile: it has k enough for a task, and the sooner one ends,
+  /// the sooner down tasks begin.
+  bool narrow_ups = false;
   int tickets_at_once = 1;    ///< of a claim: 2 where processors take tasks in pairs
   bool operator==(const CallPlan&) const = default;
 };

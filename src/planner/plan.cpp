@@ -158,12 +158,14 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
     const std::int64_t fewest_tasks = plan.wire_form == WireForm::lined ? kFewestOfLined : 1;
     return at_once * products_of_task(geometry, max_tokens, k, ceil_div(num_tiles, at_once), fewest_tasks);
   };
-  const int at_once = geometry.tile.down_tiles_at_once;
-  plan.up_tiles = tiles_of_task(geometry.tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());
-  plan.down_tiles = tiles_of_task(at_once, geometry.intermediate, geometry.num_down_tiles());
+  const TileShape& tile = geometry.tile;
+  plan.up_tiles = tiles_of_task(tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());
+  plan.down_tiles = tiles_of_task(tile.down_tiles_at_once, geometry.intermediate, geometry.num_down_tiles());
   const std::int64_t routes = max_tokens * geometry.num_ranks * geometry.top_k;  // if all ranks bring as many
-  if (routes >= std::int64_t{geometry.tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;
-  plan.narrow_ends = at_once > 1 && geometry.intermediate >= at_once * geometry.tile.task_elements;
+  if (routes >= std::int64_t{tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;
+  const auto is_long = [&](int at_once, int k) { return at_once > 1 && k >= at_once * tile.task_elements; };
+  plan.narrow_ups = is_long(tile.up_tiles_at_once, geometry.hidden);
+  plan.narrow_ends = is_long(tile.down_tiles_at_once, geometry.intermediate);
   return plan;
 }
 
@@ -207,7 +209,8 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
                       g.tile.extra_rows > 0 ? fmt::format(" (an expert's last up to {})", g.tile.most_rows()) : "",
                       g.tile.up_columns, g.tile.down_columns);
   if (plan.up_tiles > 1 || plan.down_tiles > 1) {
-    text += fmt::format(", {} / {} a task{}", plan.up_tiles, plan.down_tiles,
+    text += fmt::format(", {} / {} a task{}{}", plan.up_tiles, plan.down_tiles,
+                        plan.narrow_ups ? fmt::format(" (1 up where there are at most {} rows)", g.tile.narrow_rows) : "",
                         plan.narrow_ends ? " (1 where the call ends)" : "");
   }
   if (plan.tickets_at_once == 2) {

@@ -103,14 +103,17 @@ TEST(MBlocks, narrow_up_tasks_follow_from_how_many_the_call_has) {
   call.heap.geometry.tile.narrow_rows = 3;
   call.plan.up_tiles = 2;
   call.roster.num_processors = 8;
-  EXPECT_TRUE(narrow_ups_are_better(call, {.rows = 3, .of_call = 4, .cut = 4, .from_here = 1}));   // half are idle
-  EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 4, .of_call = 4, .cut = 4, .from_here = 1}));  // too many rows
-  EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 3, .of_call = 5, .cut = 5, .from_here = 1}));
+  EXPECT_TRUE(narrow_ups_are_better(call, {.rows = 3, .of_call = 8, .cut = 8, .from_here = 1}));   // one round
+  EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 4, .of_call = 8, .cut = 8, .from_here = 1}));  // too many rows
+  EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 3, .of_call = 9, .cut = 9, .from_here = 1}));
   EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 3, .of_call = 0, .cut = 4, .from_here = 0}));  // more may come
   call.plan.narrow_ends = true;
   EXPECT_TRUE(narrow_ups_are_better(call, {.rows = 3, .of_call = 10, .cut = 10, .from_here = 2}));   // two in the last round
   EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 3, .of_call = 10, .cut = 10, .from_here = 9}));  // not one of those
   EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 3, .of_call = 16, .cut = 16, .from_here = 2}));  // it is full
+  call.plan.narrow_ups = true;
+  EXPECT_TRUE(narrow_ups_are_better(call, {.rows = 3, .of_call = 16, .cut = 16, .from_here = 2}));
+  EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 4, .of_call = 16, .cut = 16, .from_here = 2}));
 }
 
 TEST(MBlocks, processors_get_out_of_step_in_the_first_of_several_rounds_of_many_m_blocks) {

@@ -199,6 +199,25 @@ TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_th
   EXPECT_FALSE(plan(4096, 8192).narrow_ends);
 }
 
+TEST(Forms, long_up_tiles_of_few_rows_are_tasks) {
+  EngineTraits engine = kEngine;
+  engine.tile.task_elements = 2048;
+  engine.tile.narrow_rows = 64;
+  const auto plan = [&](int hidden) {
+    Problem problem = qwen(8192);
+    problem.hidden = hidden;
+    return plan_call(problem, plan_geometry(problem, engine), 16);
+  };
+  EXPECT_FALSE(plan(4096).narrow_ups);  // its tiles are not multiplied two at once
+  engine.tile.up_tiles_at_once = 2;
+  EXPECT_FALSE(plan(4032).narrow_ups);
+  EXPECT_TRUE(plan(4096).narrow_ups);
+  Problem problem = qwen(8192);
+  problem.hidden = 4096;
+  const Geometry geometry = plan_geometry(problem, engine);
+  EXPECT_THAT(explain_plan(problem, geometry, plan(4096)), HasSubstr("a task (1 up where there are at most 64 rows)"));
+}
+
 TEST(Forms, tasks_are_taken_in_pairs_where_experts_have_many_rows_and_the_engine_wants_it) {
   EngineTraits engine = kEngine;
   const auto tickets = [&](std::int64_t max_tokens) {

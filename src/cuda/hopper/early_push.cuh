@@ -39,9 +39,6 @@ class EarlyPush {
                  reinterpret_cast<std::uint64_t*>(block_.staging[warp_]), kStagingBytes / sizeof(Line::data));
       }
     } else {
-      for (std::int64_t token = tokens_.begin + warp_; token < tokens_.end; token += kConsumerWarps) {
-        fetch_ahead(WarpGroup{}, call_.x_row(token), call_.geometry().row_bytes());
-      }
       count_slots();
     }
     const bool opened = !any_consumer(closed);
