@@ -20,8 +20,8 @@ using cuda_backend::hopper::kDecodeRows;
 
 constexpr int kEvenSteps = 360;  // of k, in steps of 64
 constexpr int kOddSteps = 312;
-/// Too few for a call's tasks to be narrow; 0: enough for all of them to be.
-constexpr int kFewBlocks = 7;
+/// Too few for a call's tasks to be narrow, fewer than it has up tasks; 0: enough for all of them to be.
+constexpr int kFewBlocks = 3;
 
 /// Two experts, each of which gets all tokens.
 Problem two_experts(DType dtype, const Form& form, bool gated, std::int64_t max_tokens, int intermediate = kEvenSteps) {
@@ -57,7 +57,7 @@ TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const Form& form : kForms) {
       for (const bool gated : {true, false}) {
-        // Narrow tiles take two steps at once; of kOddSteps the last up tile has no second.
+        // Deep tiles take two steps at once; of kOddSteps the last up tile has no second.
         for (const auto& [num_blocks, intermediate] :
              {std::pair(kFewBlocks, kEvenSteps), {kFewBlocks, kOddSteps}, {0, kOddSteps}}) {
           const Problem problem = two_experts(dtype, form, gated, kDecodeRows, intermediate);

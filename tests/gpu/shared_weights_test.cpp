@@ -65,7 +65,10 @@ std::vector<std::vector<char>> run(const Problem& problem, const std::shared_ptr
       shared_tasks += world.shared_tasks(rank);
     }
   }
-  EXPECT_EQ(shared_tasks > 0, in_pairs) << to_string(problem) << " blocks " << num_blocks;
+  // Lines of several ranks land one after another: an expert's m-blocks may all be cut alone, so that no tasks have one's weights.
+  if (!in_pairs || problem.num_ranks == 1 || problem.wire_form == WireForm::counted) {
+    EXPECT_EQ(shared_tasks > 0, in_pairs) << to_string(problem) << " blocks " << num_blocks;
+  }
   return outputs;
 }
 
