@@ -11,7 +11,7 @@ namespace flashmoe::cli {
 class Interruption {
  public:
   /// `lock`: a file that goes with the program; empty: none.
-  explicit Interruption(const std::filesystem::path& lock);
+  explicit Interruption(const std::filesystem::path& lock = {});
   ~Interruption();
   Interruption(const Interruption&) = delete;
   Interruption& operator=(const Interruption&) = delete;

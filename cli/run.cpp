@@ -14,6 +14,7 @@
 #include "execute.hpp"
 #include "fabric/bootstrap.hpp"
 #include "gather.hpp"
+#include "interruption.hpp"
 #include "io/hidden_states.hpp"
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
@@ -159,6 +160,7 @@ ExitCode with_other_ranks(const Options& options, const Job& job, const Body& bo
 }
 
 ExitCode carry_out(const Options& options, const char* name, std::int64_t compared_tokens) {
+  const Interruption interruption;
   const Machine machine = this_machine();
   Job job = make_job(options, machine.num_cores);
   const Command command{.name = name, .compared_tokens = compared_tokens, .json = options.json};

@@ -16,6 +16,7 @@
 #include "execute.hpp"
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
+#include "interruption.hpp"
 #include "io/new_file.hpp"
 #include "io/synthetic_experts.hpp"
 #include "job.hpp"
@@ -158,6 +159,7 @@ ExitCode trace(const TraceOptions& options) {
         "--output goes with run, verify and route: leave it out, trace writes by --chrome, --svg and "
         "--summary");
   }
+  const Interruption interruption;
   const Machine machine = this_machine();
   Job job = make_job(options.shared, machine.num_cores);
   const Recording recording{.records = records_of(options, job), .late = late_rank_of(options, job)};

@@ -71,8 +71,8 @@ struct CallPlan {
   std::int64_t max_tokens = 0;  ///< most tokens a rank brings
   int up_tiles = 1;           ///< of an up task
   int down_tiles = 1;         ///< of a down task
-  /// The last tasks of the call are of one tile, so that processors end together. All are, whatever this says, where they would
-  /// leave half of the processors without any: see Scheduler.
+  /// The last tasks of the call are of one tile, so that processors end together. All are, whatever this says, where there are few
+  /// for the processors: see narrow_ups_are_better() and narrow_downs_are_better().
   bool narrow_ends = false;
   /// Up tasks of m-blocks of TileShape::narrow_rows or fewer have one tile: it has k enough for a task, and the sooner one ends,
   /// the sooner down tasks begin.

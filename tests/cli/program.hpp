@@ -67,6 +67,15 @@ class Program {
 
   pid_t process() const { return process_; }
 
+  /// Whether it has a handler for the signal by now.
+  bool handles(int signal) const {
+    std::istringstream status(text_of("/proc/" + std::to_string(process_) + "/status"));
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+    return false;
+  }
+
   /// What it has printed on standard error so far.
   std::string errors() const { return text_of(folder_ / "err"); }
 

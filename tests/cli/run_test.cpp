@@ -215,16 +215,23 @@ TEST(CliRun, a_deadline_nobody_can_keep_ends_with_3_and_names_the_wait) {
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: rank "), HasSubstr("waited 1e-06 s for")));
 }
 
-TEST(CliRun, interrupted_it_leaves_nothing) {
-  const TempFolder folder;
-  const auto output = folder / "y.npy";
-  Program program(test::words("run --json --backend cpu --preset qwen3-30b-a3b --ranks 2 --tokens 512 --output " + output.string()));
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  program.send(SIGINT);
-  const Outcome outcome = program.wait();
-  EXPECT_EQ(outcome.signal, SIGINT) << outcome.exit_code << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_FALSE(std::filesystem::exists(output));
+TEST(CliRun, interrupted_it_leaves_nothing_and_says_so) {
+  for (const std::string command : {"run --output ", "verify --output ", "trace --chrome "}) {
+    const TempFolder folder;
+    const auto output = folder / "y.npy";
+    Program program(test::words(command + output.string() + " --json --backend cpu --preset qwen3-30b-a3b --ranks 2 --tokens 512"));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!program.handles(SIGINT) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it is at work
+    program.send(SIGINT);
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.exit_code, 130) << command << outcome.signal << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr("flashmoe: error: interrupted: nothing is kept\n"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+  }
 }
 
 TEST(CliRun, an_output_that_cannot_be_written_is_an_error) {

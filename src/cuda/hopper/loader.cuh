@@ -149,9 +149,9 @@ class Loader {
     }
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
-    const bool in_turns = operands.tiles == 2;
-    const int k = (in_turns ? number / 2 : number) * operands.steps * kStageElements;
-    const int apart = in_turns ? number % 2 * operands.rows_apart : 0;
+    const bool in_turns = operands.tiles == kTilesAtOnce;
+    const int k = (in_turns ? number / kTilesAtOnce : number) * operands.steps * kStageElements;
+    const int apart = in_turns ? number % kTilesAtOnce * operands.rows_apart : 0;
     load_box_of(operands, weights, full, k, operands.first + apart);
     if (operands.second >= 0) {
       load_box_of(operands, weights + kStageWeightBytes / 2, full, k + (operands.steps - 1) * kStageElements,
