@@ -46,10 +46,19 @@ def measure(program, words, options):
     return json.loads(done.stdout)
 
 
+def recorded_command():
+    """The command line without where its record went."""
+    words = sys.argv[1:]
+    if "--output" in words:
+        at = words.index("--output")
+        del words[at:at + 2]
+    return " ".join(["tools/compare_builds.py", *words])
+
+
 def add_run(path, rows, head, options):
     record = json.loads(path.read_text()) if path.exists() else {
         "schema": "engines", "date": datetime.date.today().isoformat(), "card": head.get("card"), "gpus": 0,
-        "driver": head.get("driver"), "commit": options.commit, "command": "tools/compare_builds.py " + " ".join(sys.argv[1:]),
+        "driver": head.get("driver"), "commit": options.commit, "command": recorded_command(),
         "what": options.what, "rows": []}
     run = max((row["run"] for row in record["rows"]), default=0) + 1
     record["rows"] += [{"run": run, **row} for row in rows]

@@ -105,12 +105,16 @@ class Loader {
     const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
     const int first = static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
     if (is_deep(slot)) {
-      return {&maps_.deep_up, first / 8, first / 8, wide ? kTilesAtOnce : 1, g.tile.up_columns / 8, true, false, kDeepSteps,
-              kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+      return {.map = &maps_.deep_up, .first = first / 8, .second = first / 8,
+              .tiles = wide ? kTilesAtOnce : 1, .rows_apart = g.tile.up_columns / 8, .by_eights = true, .shared = false,
+              .steps = kDeepSteps, .bytes = kStageWeightBytes, .policy = policy_of(slot), .k = g.hidden,
+              .rows = nullptr, .row_bytes = 0};
     }
     const int second = call_.math.gated ? first + g.intermediate : first + kTileColumns / 2;
-    return {&maps_.up, first, second, 1, 0, false, is_shared(slot), 1,
-            kStageWeightBytes, policy_of(slot), g.hidden, nullptr, 0};
+    return {.map = &maps_.up, .first = first, .second = second,
+            .tiles = 1, .rows_apart = 0, .by_eights = false, .shared = is_shared(slot),
+            .steps = 1, .bytes = kStageWeightBytes, .policy = policy_of(slot), .k = g.hidden,
+            .rows = nullptr, .row_bytes = 0};
   }
 
   __device__ Operands down_operands(const TaskSlot& slot, int tile, bool wide) const {
@@ -118,19 +122,13 @@ class Loader {
     const int first = static_cast<int>(slot.local_expert) * g.hidden + tile * kDownColumns;
     const bool deep = is_deep(slot);
     const bool shared = is_shared(slot);
-    return {wide && !shared && !deep ? &maps_.down : &maps_.narrow_down,
-            first,
-            deep ? first : wide && shared ? first + kDownColumns : -1,
-            deep && wide ? kTilesAtOnce : 1,
-            kDownColumns,
-            false,
-            shared,
-            deep ? kDeepSteps : 1,
-            static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
-            policy_of(slot),
-            g.intermediate,
-            call_.intermediate_row(slot.task.index, 0),
-            std::int64_t{g.intermediate} * 2};
+    return {.map = wide && !shared && !deep ? &maps_.down : &maps_.narrow_down,
+            .first = first, .second = deep ? first : wide && shared ? first + kDownColumns : -1,
+            .tiles = deep && wide ? kTilesAtOnce : 1, .rows_apart = kDownColumns, .by_eights = false, .shared = shared,
+            .steps = deep ? kDeepSteps : 1,
+            .bytes = static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
+            .policy = policy_of(slot), .k = g.intermediate,
+            .rows = call_.intermediate_row(slot.task.index, 0), .row_bytes = std::int64_t{g.intermediate} * 2};
   }
 
   /// Weights that none else is likely to want: what they would push out of L2 is worth more.
