@@ -5,7 +5,6 @@
 set -u
 allowed() {
   case $1 in
-    moe_kernel_hopper_*) echo 20 ;;  # in epilogues: a pointer, the tile's number, and what is stored once a tile
     router_kernel_hopper_* | router_logits_kernel) echo 192 ;;  # the choice of experts, once a tile
     moe_kernel_tf32) echo 16 ;;   # where the actors' states are made, and the processors' idle steps: no tile reads them
     moe_kernel_bf16 | moe_kernel_fp16) echo 8 ;;  # the processors' idle steps

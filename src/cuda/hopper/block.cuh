@@ -83,6 +83,7 @@ struct BlockMemory {
   ListDesk desk;               ///< of the block's subscriber, where it has one
   CutDesk cut_desk;            ///< of the block's scheduler, where it has one
   PairMail mail;
+  int tiles[kConsumerWarps];   ///< each one's, see Consumer::tile()
   bool opens;                  ///< what Opening says
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread

@@ -40,7 +40,7 @@ class Consumer {
         }
       } else {
         if (kPairs && slot.aligns) skip_to_first_stage();
-        for_each_product(slot, [&](int tile) __attribute__((always_inline)) { run_product(slot, tile); });
+        run_products(slot);
       }
       number = slot.number;
       block_.done[number % kTaskSlots].arrive();
@@ -61,58 +61,78 @@ class Consumer {
   __device__ bool leads() const { return fresh_thread_index() % 128 == 0; }
   __device__ TraceLog& log() const { return block_.logs[kFirstConsumerRow + (warp_ >= 4 ? 1 : 0)]; }
 
-  __device__ __forceinline__ void run_product(const TaskSlot& slot, int tile) {
-    if (slot.decode) {
-      run_decode(slot, tile);
-    } else if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
-      skip(num_steps(call_, slot.task));
-    } else {
-      run_prefill(slot, tile);
+  /// The first tile of the product that runs. Read from shared memory each time: while a product runs there is no register for it.
+  __device__ int tile() const { return *static_cast<const volatile int*>(&block_.tiles[warp_]); }
+  __device__ void set_tile(int tile) {
+    WarpGroup::sync();
+    if (lane_ == 0) block_.tiles[warp_] = tile;
+    WarpGroup::sync();
+  }
+
+  /// As for_each_product().
+  __device__ __forceinline__ void run_products(const TaskSlot& slot) {
+    set_tile(static_cast<int>(slot.task.tile));
+    while (true) {
+      run_product(slot);
+      const int next = tile() + kTilesAtOnce;
+      if (next >= static_cast<int>(slot.task.tile) + slot.task.num_tiles) return;
+      set_tile(next);
     }
   }
 
-  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_product(const TaskSlot& slot) {
+    if (slot.decode) {
+      run_decode(slot);
+    } else if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
+      skip(num_steps(call_, slot.task));
+    } else {
+      run_prefill(slot);
+    }
+  }
+
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot) {
     with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
-      run_decode<rows.value>(slot, tile);
+      run_decode<rows.value>(slot);
     });
   }
 
   template <int tokens>
-  __device__ __forceinline__ void run_decode(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_decode(const TaskSlot& slot) {
     if constexpr (tokens <= kDeepRows) {
-      if (slot.task.kind == TaskKind::up && call_.math.gated) return run_deep_up<tokens>(slot, tile);
+      if (slot.task.kind == TaskKind::up && call_.math.gated) return run_deep_up<tokens>(slot);
     }
     Accumulators<tokens> first;
     Accumulators<tokens> second;
     clear(first);
     clear(second);
-    multiply_tiles<tokens>(slot, tile, first, second);
+    multiply_tiles<tokens>(slot, tile(), first, second);
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
     if (slot.task.kind == TaskKind::up) {
-      epilogue.store_up(slot, tile, first, second);
+      epilogue.store_up(slot, [&] { return tile(); }, first, second);
     } else {
-      epilogue.store_down(slot, tile, first, second);
+      epilogue.store_down(slot, tile(), first, second);
     }
     if (leads()) log().worked();
   }
 
   /// Gated. Two tiles are stored one after the other, by the same code.
   template <int tokens>
-  __device__ __forceinline__ void run_deep_up(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_deep_up(const TaskSlot& slot) {
     Accumulators<tokens> d;
     Accumulators<tokens> next;
     clear(d);
     clear(next);
-    multiply_tiles<tokens>(slot, tile, d, next);
+    multiply_tiles<tokens>(slot, tile(), d, next);
     if (leads()) log().ran(slot.task);
     const DecodeEpilogue<dtype, tokens> epilogue(call_, fabric_, weights_, block_, warp());
-    const int last = is_wide(slot, tile) ? tile + 1 : tile;
+    int now = tile();
+    const int last = is_wide(slot, now) ? now + 1 : now;
 #pragma unroll 1
     while (true) {
-      epilogue.store_deep_up(slot, tile, d);
-      if (tile == last) break;
-      ++tile;
+      epilogue.store_deep_up(slot, now, d);
+      if (now == last) break;
+      ++now;
 #pragma unroll
       for (int i = 0; i < tokens / 2; ++i) d[i] = next[i];
     }
@@ -120,10 +140,10 @@ class Consumer {
   }
 
   /// Not wide, the second half of the accumulators stays clear and is not stored.
-  __device__ __forceinline__ void run_prefill(const TaskSlot& slot, int tile) {
+  __device__ __forceinline__ void run_prefill(const TaskSlot& slot) {
     Accumulators<kTileColumns> d;
     clear(d);
-    if (is_wide(slot, tile)) {
+    if (is_wide(slot, tile())) {
       multiply<kTileColumns>(slot, d);
     } else {
       multiply<kDownColumns>(slot, reinterpret_cast<Accumulators<kDownColumns>&>(d));
@@ -133,9 +153,9 @@ class Consumer {
     if (own * 16 >= static_cast<int>(slot.num_rows)) return;
     const Epilogue<dtype> epilogue(call_, fabric_, weights_, block_, own);
     if (slot.task.kind == TaskKind::up) {
-      epilogue.store_up(slot, tile, d);
+      epilogue.store_up(slot, [&] { return tile(); }, d);
     } else {
-      epilogue.store_down(slot, tile, d);
+      epilogue.store_down(slot, tile(), d);
     }
     if (leads()) log().worked();
   }
@@ -161,7 +181,7 @@ class Consumer {
   /// The warpgroup's 64 rows by `columns` weight rows.
   template <int columns>
   __device__ __forceinline__ void multiply(const TaskSlot& slot, Accumulators<columns>& d) {
-    const auto first_row = static_cast<std::uint32_t>(warp() / 4 * kTileRows / 2 * kStageRowBytes);
+    const std::uint32_t first_row = uniform(static_cast<std::uint32_t>(warp() / 4 * kTileRows / 2 * kStageRowBytes));
     run_steps(num_steps(call_, slot.task), slot.task.kind == TaskKind::up, [&](std::uint32_t stage) {
       const std::uint64_t tokens = operand(stage + first_row);
       const std::uint64_t weights = operand(stage + kStageTokenBytes);
@@ -248,7 +268,7 @@ class Consumer {
 
   /// Where in a stage the warpgroup's 64 weight rows of the first half begin.
   __device__ std::uint32_t first_weight_of_group() const {
-    return kStageTokenBytes + static_cast<std::uint32_t>(warp() / 4 * 64 * kStageRowBytes);
+    return uniform(kStageTokenBytes + static_cast<std::uint32_t>(warp() / 4 * 64 * kStageRowBytes));
   }
 
   /// Not left to the first wgmma: ptxas would keep what an accumulator held before alive all around the loop over
@@ -274,7 +294,7 @@ class Consumer {
     block_.full[stage_.index()].wait(stage_.parity());
     if (gathered) fence_async_shared();
     wgmma_fence();
-    issue(shared_address(block_.stages[stage_.index()]));
+    issue(uniform(shared_address(block_.stages[stage_.index()])));
     wgmma_commit();
     if constexpr (at_once) {
       wgmma_wait<0>();

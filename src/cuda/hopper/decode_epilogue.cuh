@@ -29,16 +29,18 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_deep_up().
-  __device__ __forceinline__ void store_up(const TaskSlot& slot, int tile, Sums& first, Sums& second) const {
+  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_deep_up(). `tile` is a function, as in
+  /// Epilogue.
+  template <class TileOf>
+  __device__ __forceinline__ void store_up(const TaskSlot& slot, const TileOf& tile, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();
-    const bool gated = call_.math.gated;
-    const int begin = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) {
       weigh(slot, first);
       weigh(slot, second);
     }
     if (call_.math.up_bias) {
+      const int begin = tile() * g.tile.up_columns;
+      const bool gated = call_.math.gated;
       const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * (gated ? 2 : 1) * g.intermediate;
       add_bias(first, bias, begin + column(0), g.intermediate);
       if (gated) {
@@ -48,11 +50,12 @@ class DecodeEpilogue {
       }
     }
     with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(first, second); });
+    const int begin = tile() * g.tile.up_columns;
     char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
     const auto row_of = [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; };
     await_warpgroup();
     store(slot, first, 0, row_of, g.intermediate - begin);
-    if (!gated && is_wide(slot, tile)) store(slot, second, 1, row_of, g.intermediate - begin);
+    if (!call_.math.gated && is_wide(slot, tile())) store(slot, second, 1, row_of, g.intermediate - begin);
   }
 
   /// Of a deep gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.

@@ -25,11 +25,13 @@ class Epilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  __device__ void store_up(const TaskSlot& slot, int tile, Accumulators<kTileColumns>& d) const {
+  /// `tile`: a function that says which, see Consumer::tile(): through an activation there is no register to keep it in.
+  template <class TileOf>
+  __device__ void store_up(const TaskSlot& slot, const TileOf& tile, Accumulators<kTileColumns>& d) const {
     const Geometry& g = call_.geometry();
-    const int first = tile * g.tile.up_columns;
     if (call_.math.weight_on_input) weigh(slot, d);
     if (call_.math.up_bias) {
+      const int first = tile() * g.tile.up_columns;
       const int columns = (call_.math.gated ? 2 : 1) * g.intermediate;
       const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * columns;
       if (call_.math.gated) {
@@ -40,6 +42,7 @@ class Epilogue {
       }
     }
     with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(d); });
+    const int first = tile() * g.tile.up_columns;
     const std::int64_t row_bytes = std::int64_t{g.intermediate} * 2;
     char* const rows =
         call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
@@ -119,7 +122,10 @@ class Epilogue {
       const auto alpha = static_cast<float>(call_.math.swiglu_alpha);
       const auto limit = static_cast<float>(call_.math.swiglu_limit);
 #pragma unroll
-      for (int i = 0; i < 2 * kGroups; ++i) d[i] = gate_up(activation, d[i], d[2 * kGroups + i], alpha, limit);
+      for (int i = 0; i < 2 * kGroups; ++i) {
+        d[i] = gate_up(activation, d[i], d[2 * kGroups + i], alpha, limit);
+        if (i + 1 == kGroups) WarpGroup::sync();  // ptxas does not mix one half with the other: registers are few
+      }
     } else if constexpr (activation != Activation::swiglu_clamped) {
 #pragma unroll
       for (int i = 0; i < 4 * kGroups; ++i) d[i] = flashmoe::activate(activation, d[i]);
