@@ -159,15 +159,16 @@ __device__ inline Scan scan_consumers(std::uint32_t mine, std::uint32_t* sums, i
   return {sum_before(sums, thread / 32) + scan.before, sum_before(sums, kConsumerWarps)};
 }
 
-/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies.
+/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies, in which the last may be none
+/// of a stage's, see kDeepColumns.
 template <class Run>
 __device__ __forceinline__ void with_decode_rows(std::uint32_t num_rows, const Run& run) {
   if (num_rows > kDecodeRows) {
     run(std::integral_constant<int, kMostRows>{});
-  } else if (num_rows > 64) {
+  } else if (num_rows > static_cast<std::uint32_t>(kDeepRows)) {
     run(std::integral_constant<int, kDecodeRows>{});
   } else if (num_rows > 32) {
-    run(std::integral_constant<int, 64>{});
+    run(std::integral_constant<int, kDeepColumns>{});
   } else if (num_rows > 16) {
     run(std::integral_constant<int, 32>{});
   } else {

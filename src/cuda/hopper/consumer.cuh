@@ -98,7 +98,7 @@ class Consumer {
 
   template <int tokens>
   __device__ __forceinline__ void run_decode(const TaskSlot& slot) {
-    if constexpr (tokens <= kDeepRows) {
+    if constexpr (tokens <= kDeepColumns) {
       if (slot.task.kind == TaskKind::up && call_.math.gated) return run_deep_up<tokens>(slot);
     }
     Accumulators<tokens> first;
@@ -194,7 +194,7 @@ class Consumer {
   }
 
   /// See run_steps(). Of more tokens products take too long to be waited for; of fewer it is slower (decision 24).
-  __device__ static constexpr bool releases_at_once(int tokens) { return tokens > 16 && tokens <= kDeepRows; }
+  __device__ static constexpr bool releases_at_once(int tokens) { return tokens > 16 && tokens <= kDeepColumns; }
 
   /// Both tiles of a wide decode product, or its one.
   template <int tokens>
@@ -202,7 +202,7 @@ class Consumer {
                                                  Accumulators<tokens>& second) {
     if (!is_wide(slot, tile)) {
       multiply_tile<tokens>(slot, first);
-    } else if constexpr (tokens <= kDeepRows) {
+    } else if constexpr (tokens <= kDeepColumns) {
       multiply_in_turns<tokens>(slot, first, second);
     } else {
       multiply_halves<tokens>(slot, first, second);
@@ -231,7 +231,7 @@ class Consumer {
   template <int tokens>
   __device__ __forceinline__ static void multiply_stage(std::uint32_t stage, std::uint32_t first_weight, Accumulators<tokens>& d) {
 #pragma unroll
-    for (int step = 0; step < (tokens <= kDeepRows ? kDeepSteps : 1); ++step) {
+    for (int step = 0; step < (tokens <= kDeepColumns ? kDeepSteps : 1); ++step) {
       const std::uint64_t rows = operand(stage + static_cast<std::uint32_t>(step * kDeepRows * kStageRowBytes));
       const std::uint64_t weights = operand(stage + first_weight + static_cast<std::uint32_t>(step * kStageWeightBytes / 2));
 #pragma unroll
@@ -246,7 +246,7 @@ class Consumer {
   template <int tokens>
   __device__ __forceinline__ void multiply_tile(const TaskSlot& slot, Accumulators<tokens>& d) {
     const std::uint32_t first_weight = first_weight_of_group();
-    const int stages = tokens <= kDeepRows ? num_deep_stages(call_, slot.task) : num_steps(call_, slot.task);
+    const int stages = tokens <= kDeepColumns ? num_deep_stages(call_, slot.task) : num_steps(call_, slot.task);
     run_steps<releases_at_once(tokens)>(stages, true,
                                         [&](std::uint32_t stage) { multiply_stage<tokens>(stage, first_weight, d); });
   }

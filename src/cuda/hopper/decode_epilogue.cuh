@@ -208,7 +208,7 @@ class DecodeEpilogue {
   /// The same of a deep gated tile: 32 columns of the warpgroup, 8 of each warp, 64 bytes of each row. All rows at once.
   template <class RowOf>
   __device__ __forceinline__ void store_half(const TaskSlot& slot, const Sums& d, const RowOf& row_of, int columns) const {
-    static_assert(tokens <= kStagedTokens);
+    static_assert(tokens <= 2 * kStagedTokens);
     char* const staging = block_.staging[4 * warpgroup()];
     const auto num_rows = static_cast<int>(slot.num_rows);
     const auto place = [&](int row, int chunk) { return staging + row * kRowBytes / 2 + ((chunk ^ (row / 2 % 4)) << 4); };
@@ -264,14 +264,16 @@ class DecodeEpilogue {
       stage_pair(first, group, shared_address(mine));
       if (wide) stage_pair(second, group, shared_address(mine + kTileColumns));
       await_consumers();
-      for (int staged = warp_; staged < 32; staged += kConsumerWarps) {
-        const int row = 8 * group + staged % 16;
-        const int half = staged / 16;
+      const int rows = min(num_rows - 8 * group, 16);
+#pragma unroll 1
+      for (int part = warp_; part < 2 * rows; part += kConsumerWarps) {  // a tile of a row
+        const int staged = part / 2;
+        const int half = part % 2;
         const int valid = min(columns - half * kDownColumns, kDownColumns);
-        if (row >= num_rows || valid <= 0) continue;
-        const std::uint64_t place = slot.rows[row];
+        if (valid <= 0) continue;
+        const std::uint64_t place = slot.rows[8 * group + staged];
         fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place) + at + half * tile_lines,
-                              staging + staged % 16 * kLineRowBytes + half * kDownColumns * 2, valid / 4,
+                              staging + staged * kLineRowBytes + half * kDownColumns * 2, valid / 4,
                               line_tag(call_.generation, call_.epoch));
       }
       await_consumers();

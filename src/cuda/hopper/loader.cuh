@@ -179,8 +179,9 @@ class Loader {
       gather_rows<kTileRows / kRowsApart, 1>(slot, operands);
     } else {
       with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
-        if constexpr (rows.value <= kDeepRows) {
-          if (operands.steps == kDeepSteps) return gather_rows<rows.value / kRowsApart, kDeepSteps>(slot, operands);
+        if constexpr (rows.value <= kDeepColumns) {
+          constexpr int gathered = rows.value < kDeepRows ? rows.value : kDeepRows;
+          if (operands.steps == kDeepSteps) return gather_rows<gathered / kRowsApart, kDeepSteps>(slot, operands);
         }
         gather_rows<rows.value / kRowsApart, 1>(slot, operands);
       });

@@ -39,9 +39,12 @@ inline constexpr int kStagesAhead = 24;
 
 /// Decode tiles of so few rows are deep: a stage has two steps of k of one tile, as weights stream faster by 256 bytes of a row
 /// than by 128 (docs/adr/0026-weights-by-256-bytes.md); two tiles of a product take turns. What the last stage of a tile has
-/// beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half.
-inline constexpr int kDeepRows = 64;
+/// beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half. So many rows have room
+/// twice where a stage has kMostRows; the largest deep product has kDeepColumns, in the last of which is what lies behind.
+inline constexpr int kDeepRows = 72;
+inline constexpr int kDeepColumns = 80;
 inline constexpr int kDeepSteps = 2;
+static_assert(kDeepSteps * kDeepRows <= kMostRows);
 
 /// Rows that experts have on average from which on blocks take tasks in pairs (block_pair.cuh): with fewer most experts have one
 /// m-block, whose weights nobody shares (docs/adr/0020-shared-weights.md).

@@ -40,6 +40,7 @@ __device__ inline void wgmma_wait() {
 #define FLASHMOE_ACCUMULATORS_32(i) FLASHMOE_ACCUMULATORS_16(i), FLASHMOE_ACCUMULATORS_16((i) + 16)
 #define FLASHMOE_ACCUMULATORS_64(i) FLASHMOE_ACCUMULATORS_32(i), FLASHMOE_ACCUMULATORS_32((i) + 32)
 #define FLASHMOE_ACCUMULATORS_128(i) FLASHMOE_ACCUMULATORS_64(i), FLASHMOE_ACCUMULATORS_64((i) + 64)
+#define FLASHMOE_ACCUMULATORS_40(i) FLASHMOE_ACCUMULATORS_32(i), FLASHMOE_ACCUMULATORS_8((i) + 32)
 #define FLASHMOE_ACCUMULATORS_48(i) FLASHMOE_ACCUMULATORS_32(i), FLASHMOE_ACCUMULATORS_16((i) + 32)
 #define FLASHMOE_ACCUMULATORS_72(i) FLASHMOE_ACCUMULATORS_64(i), FLASHMOE_ACCUMULATORS_8((i) + 64)
 #define FLASHMOE_NAMES_4 "%0, %1, %2, %3"
@@ -50,6 +51,7 @@ __device__ inline void wgmma_wait() {
 #define FLASHMOE_NAMES_64                                                                                    \
   FLASHMOE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
                     "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FLASHMOE_NAMES_40 FLASHMOE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define FLASHMOE_NAMES_48 \
   FLASHMOE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define FLASHMOE_NAMES_72 FLASHMOE_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
@@ -72,6 +74,8 @@ __device__ inline void wgmma_wait() {
     FLASHMOE_WGMMA(type, "32", 16, "%16", "%17");      \
   } else if constexpr (columns == 64) {                \
     FLASHMOE_WGMMA(type, "64", 32, "%32", "%33");      \
+  } else if constexpr (columns == 80) {                \
+    FLASHMOE_WGMMA(type, "80", 40, "%40", "%41");      \
   } else if constexpr (columns == 96) {                \
     FLASHMOE_WGMMA(type, "96", 48, "%48", "%49");      \
   } else if constexpr (columns == 144) {               \
@@ -88,8 +92,8 @@ __device__ inline void wgmma_wait() {
 template <DType dtype, int columns>
 __device__ inline void wgmma(Accumulators<columns>& d, std::uint64_t a, std::uint64_t b) {
   static_assert(dtype == DType::bf16 || dtype == DType::fp16);
-  static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 96 || columns == 128 || columns == 144 ||
-                columns == 256);
+  static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 80 || columns == 96 || columns == 128 ||
+                columns == 144 || columns == 256);
   if constexpr (dtype == DType::bf16) {
     FLASHMOE_WGMMA_OF("bf16")
   } else {
@@ -102,6 +106,7 @@ __device__ inline void wgmma(Accumulators<columns>& d, std::uint64_t a, std::uin
 #undef FLASHMOE_NAMES_128
 #undef FLASHMOE_NAMES_72
 #undef FLASHMOE_NAMES_48
+#undef FLASHMOE_NAMES_40
 #undef FLASHMOE_NAMES_64
 #undef FLASHMOE_NAMES_32
 #undef FLASHMOE_NAMES_16
@@ -110,6 +115,7 @@ __device__ inline void wgmma(Accumulators<columns>& d, std::uint64_t a, std::uin
 #undef FLASHMOE_ACCUMULATORS_128
 #undef FLASHMOE_ACCUMULATORS_72
 #undef FLASHMOE_ACCUMULATORS_48
+#undef FLASHMOE_ACCUMULATORS_40
 #undef FLASHMOE_ACCUMULATORS_64
 #undef FLASHMOE_ACCUMULATORS_32
 #undef FLASHMOE_ACCUMULATORS_16
