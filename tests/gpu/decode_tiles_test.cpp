@@ -63,7 +63,7 @@ TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
           const Problem problem = two_experts(dtype, form, gated, kDecodeRows, intermediate);
           if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
           const auto experts = std::make_shared<DenseExperts>(problem, 7);
-          for (const std::int64_t tokens : {1, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 80, 96}) {
+          for (const std::int64_t tokens : {1, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 72, 73, 80, 96}) {
             EXPECT_EQ(run(problem, experts, tokens, kDecodeRows, num_blocks), run(problem, experts, tokens, 0, kFewBlocks))
                 << to_string(problem) << " tokens " << tokens;
           }
