@@ -33,15 +33,17 @@ Problem problem_of(const Shape& shape, int num_ranks = 1) {
 
 bool opens(const Problem& problem) { return runs_on_hopper(problem) && !CudaWorld::in_pairs(); }
 
+constexpr int kMakeLists = 2;  ///< blocks that do not open
+
 struct Calls {
   std::vector<Batch> batches;
   std::vector<std::uint64_t> opened;  ///< first tasks of each
 };
 
 /// Of different numbers of tokens, one after another on the same counters.
-Calls run(const Shape& shape, const std::shared_ptr<DenseExperts>& experts, bool early_cut) {
+Calls run(const Shape& shape, const std::shared_ptr<DenseExperts>& experts, bool early_cut, int num_blocks = 0) {
   const Problem problem = problem_of(shape);
-  CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .early_cut = early_cut});
+  CudaWorld world(problem, experts, {.num_blocks = num_blocks, .deadline_seconds = 5.0, .early_cut = early_cut});
   const std::int64_t most = problem.max_tokens;
   Calls calls;
   for (const std::int64_t tokens : {most, most / 3, std::int64_t{1}, std::int64_t{0}, most - 1, most}) {
@@ -103,8 +105,64 @@ TEST(Opening, is_of_all_blocks_but_those_that_make_lists_where_there_are_tasks_e
   CudaWorld world(problem_of(shape), experts, {.deadline_seconds = 5.0});
   Batch batch = make_batch(problem_of(shape), 64, 1);
   world.call({&batch}, 64);
-  constexpr int kMakeLists = 2;
   EXPECT_EQ(world.opened_tasks(0), static_cast<std::uint64_t>(world.context(0).num_blocks() - kMakeLists)) << world.message(0);
+}
+
+TEST(Opening, is_of_one_block_of_three) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const Shape shape{16, 2, 100, Routing::any};
+  if (!opens(problem_of(shape))) GTEST_SKIP() << "only engine hopper without pairs opens";
+  const auto experts = std::make_shared<DenseExperts>(problem_of(shape), 3);
+  const Calls opened = run(shape, experts, true, kMakeLists + 1);
+  const Calls claimed = run(shape, experts, false, kMakeLists + 1);
+  for (std::size_t i = 0; i < opened.batches.size(); ++i) {
+    EXPECT_EQ(opened.batches[i].y, claimed.batches[i].y) << "batch " << i;
+    EXPECT_EQ(opened.opened[i], opened.batches[i].num_tokens > 0 ? 1u : 0u) << "batch " << i;
+  }
+}
+
+/// x has more rows, and ids that are none's: neither is looked at.
+TEST(Opening, is_of_as_many_tokens_as_device_memory_says) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  using cuda_backend::check;
+  using cuda_backend::DeviceMemory;
+  constexpr std::int64_t kRows = 64;
+  const Problem problem = problem_of({128, 8, kRows});
+  const auto experts = std::make_shared<DenseExperts>(problem, 3);
+  CudaWorld world(problem, experts, {.deadline_seconds = 5.0});
+  const cuda_backend::DeviceGuard guard(world.context(0).device());
+  const int device = world.context(0).device();
+  for (const std::int64_t tokens : {kRows, kRows / 3, std::int64_t{1}, std::int64_t{0}, kRows}) {
+    SCOPED_TRACE(tokens);
+    Batch batch = make_batch(problem, tokens, 1);
+    world.poison();
+    world.call({&batch}, kRows);
+    EXPECT_EQ(world.message(0), "");
+    const std::uint64_t opened = world.opened_tasks(0);
+    const DeviceMemory x(device, kRows * problem.hidden * 2), y(device, x.bytes()), count(device, 8);
+    const DeviceMemory ids(device, kRows * problem.top_k * 4), weights(device, ids.bytes());
+    const auto copy = [](const DeviceMemory& to, const void* from, std::size_t bytes) {
+      check(cudaMemset(to.as(), kPoison, to.bytes()), "cudaMemset");  // an id that no expert has
+      if (bytes > 0) check(cudaMemcpy(to.as(), from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    };
+    copy(x, batch.x.data(), batch.x.size());
+    copy(y, nullptr, 0);
+    copy(ids, batch.topk_ids.data(), batch.topk_ids.size() * 4);
+    copy(weights, batch.topk_weights.data(), batch.topk_weights.size() * 4);
+    copy(count, &tokens, 8);
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    world.layer(0).forward({.x = {x.as(), kRows}, .routing = {ids.as<std::int32_t>(), weights.as<float>()},
+                            .y = {y.as(), kRows}, .max_tokens = kRows, .num_tokens = count.as<std::int64_t>()},
+                           world.stream(0));
+    world.synchronize_all();
+    world.layer(0).status();
+    std::vector<char> rows(y.bytes());
+    check(cudaMemcpy(rows.data(), y.as(), rows.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    std::vector<char> wanted(y.bytes(), static_cast<char>(kPoison));
+    std::copy(batch.y.begin(), batch.y.end(), wanted.begin());
+    EXPECT_EQ(rows, wanted);
+    EXPECT_EQ(opened > 0, opens(problem) && tokens > 0);
+  }
 }
 
 TEST(Opening, is_left_out_where_there_are_other_ranks) {
