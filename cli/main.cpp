@@ -9,6 +9,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <system_error>
 
 #include "commands.hpp"
 #include "core/printable.hpp"
@@ -39,6 +40,11 @@ ExitCode guarded(const std::function<ExitCode()>& command) {
   } catch (const std::bad_alloc&) {
     log_error("no memory is left: use fewer tokens, ranks or threads");
     return kBadInput;
+  } catch (const std::system_error& error) {
+    const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    log_error(no_thread ? "no further thread can be started: use fewer --threads or ranks, or raise `ulimit -v` or `ulimit -u`"
+                        : error.what());
+    return no_thread ? kBadInput : kFault;
   } catch (const std::exception& error) {
     log_error(error.what());
     return kFault;

@@ -2,10 +2,13 @@
 
 #include <cblas.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <vector>
 
@@ -23,13 +26,40 @@ bool one_at_a_time() {
   return result;
 }
 
+/// OpenBLAS wants a buffer for every product that runs beside others, keeps it for later ones, and where there is no room for one
+/// asks again for ever: this throws std::bad_alloc instead.
+class Buffer {
+ public:
+  Buffer() : number_(++num_used_) {
+    if (number_ <= num_made_) return;
+    constexpr std::size_t kBytes = std::size_t{128} << 20;  // of its builds for x86-64
+    void* const room = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+      --num_used_;
+      throw std::bad_alloc();
+    }
+    munmap(room, kBytes);
+    num_made_ = number_;
+  }
+  ~Buffer() { --num_used_; }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+ private:
+  static inline std::atomic<int> num_used_ = 0;
+  static inline std::atomic<int> num_made_ = 0;
+  int number_;
+};
+
 template <class Product>
 void run(const Product& product) {
   static std::mutex mutex;
   if (one_at_a_time()) {
     const std::lock_guard lock(mutex);
+    const Buffer buffer;
     product();
   } else {
+    const Buffer buffer;
     product();
   }
 }

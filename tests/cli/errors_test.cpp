@@ -2,9 +2,13 @@
 #include <gmock/gmock.h>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
 
 #include "cli/program.hpp"
 #include "core/enumerators.hpp"
+#include "support/sanitized.hpp"
 #include "unit/problem_rules.hpp"
 
 namespace flashmoe {
@@ -115,6 +119,35 @@ TEST(CliErrors, files_that_do_not_fit_are_named) {
 TEST(CliErrors, a_job_larger_than_memory_is_refused_with_the_bytes_it_needs) {
   expect_refused("run --hidden 65536 --intermediate 262144 --experts 64 --top-k 8 --ranks 64 --tokens 4194304",
                  "this job needs ");
+}
+
+/// While it lives, this process and those it starts have no more address space than so many bytes.
+class AddressSpace {
+ public:
+  explicit AddressSpace(rlim_t bytes) {
+    getrlimit(RLIMIT_AS, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_AS, &now);
+  }
+  ~AddressSpace() { setrlimit(RLIMIT_AS, &before_); }
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+/// OpenBLAS asks for ever for what it does not get.
+TEST(CliErrors, a_job_without_address_space_ends_and_says_what_to_use_less_of) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers want terabytes of it";
+  setenv("OPENBLAS_NUM_THREADS", "1", 1);  // threads of its own would want some, too, and are never used
+  for (const rlim_t mebibytes : {250, 350}) {
+    const AddressSpace limit(mebibytes << 20);
+    const Outcome outcome = flashmoe("verify" + kSmall + "--tokens 16 --threads 2");
+    EXPECT_EQ(outcome.exit_code, 2) << mebibytes << outcome.err;
+    EXPECT_THAT(outcome.err, testing::HasSubstr("use fewer")) << mebibytes;
+  }
+  unsetenv("OPENBLAS_NUM_THREADS");
 }
 
 TEST(CliErrors, a_cuda_backend_that_is_not_there_ends_with_4) {
