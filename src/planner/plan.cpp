@@ -188,7 +188,9 @@ std::uint64_t plan_hash(const Geometry& g, const CallPlan& plan) {
 std::string explain_plan(const Problem& problem, const Geometry& g, const CallPlan& plan) {
   std::string text;
   if (plan.wire_form == WireForm::lined) {
-    text += fmt::format("wire form lined: at most {} tokens a rank, where lines without fences are fastest", g.lined_tokens);
+    const bool asked_for = problem.wire_form == WireForm::lined;
+    text += fmt::format("wire form lined: at most {} tokens a rank, {}", g.lined_tokens,
+                        asked_for ? "as asked for" : "where lines without fences are fastest");
   } else {
     const std::int64_t waves = num_waves(g, g.max_tokens);
     text += fmt::format("wire form counted: rows and counters, {} wave{} of up to {} tokens, {} in flight a source",

@@ -293,7 +293,14 @@ TEST(Explain, names_the_choices) {
               testing::AllOf(HasSubstr("wire form counted"), HasSubstr("8 waves of up to 1024 tokens"),
                              HasSubstr("pre_reduced"), HasSubstr("128 rows x 128 up / 256 down")));
   EXPECT_THAT(explain_plan(problem, g, plan_call(problem, g, 16)),
-              testing::AllOf(HasSubstr("wire form lined"), HasSubstr("results per_route")));
+              testing::AllOf(HasSubstr("wire form lined"), HasSubstr("lines without fences are fastest"),
+                             HasSubstr("results per_route")));
+  Problem forced = problem;
+  forced.max_tokens = 100;
+  forced.wire_form = WireForm::lined;
+  const Geometry lined = plan_geometry(forced, kEngine);
+  EXPECT_THAT(explain_plan(forced, lined, plan_call(forced, lined, 100)),
+              HasSubstr("lined: at most 100 tokens a rank, as asked for"));
 }
 
 }  // namespace
