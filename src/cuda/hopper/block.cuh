@@ -159,8 +159,8 @@ __device__ inline Scan scan_consumers(std::uint32_t mine, std::uint32_t* sums, i
   return {sum_before(sums, thread / 32) + scan.before, sum_before(sums, kConsumerWarps)};
 }
 
-/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies, in which the last may be none
-/// of a stage's, see kDeepColumns.
+/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies; kDeepColumns are more than a
+/// stage holds.
 template <class Run>
 __device__ __forceinline__ void with_decode_rows(std::uint32_t num_rows, const Run& run) {
   if (num_rows > kDecodeRows) {
