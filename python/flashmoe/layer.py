@@ -161,7 +161,7 @@ class Layer:
         down: its second matrices [num_local_experts][hidden][intermediate].
         up_bias: fp32 [num_local_experts][up_columns], where the problem has it.
         down_bias: fp32 [num_local_experts][hidden], where the problem has it.
-        group: the ranks; None: this one alone, where `up` lies.
+        group: the ranks; None: this one alone, where `up` lies, and num_ranks is 1.
         rank: which of them this is; None: this process's rank of a group of processes, else 0.
         deadline_seconds: of this layer's calls; 0: the group's.
 
@@ -180,7 +180,10 @@ class Layer:
         self.problem = problem
         native_problem = problem._to_native()
         problem.validate()
-        self._group = _group_beside(up, problem.num_ranks) if group is None else group
+        if group is None and problem.num_ranks != 1:
+            raise InvalidArgument(f"num_ranks ({problem.num_ranks}) must be 1 without a group: pass group=, the one that "
+                                  "the ranks share")
+        self._group = _group_beside(up) if group is None else group
         self.rank = rank_in(group, rank)
         self._weights = weight_views(problem, self._group.backend, up, down, up_bias, down_bias)
         weights = _native.initialised(_native.Weights)
@@ -333,11 +336,11 @@ def weight_views(problem: Problem, device: str, up: Any, down: Any, up_bias: Any
     }
 
 
-def _group_beside(tensor: Any, num_ranks: int) -> Group:
-    """Of the backend and GPU of a tensor; the CPU's for one that is refused later."""
+def _group_beside(tensor: Any) -> Group:
+    """One rank, of the backend and GPU of a tensor; the CPU's for one that is refused later."""
     if tensor is not None and (got := tensors.view(tensor, "up")).device == "cuda":
-        return Group(num_ranks, backend="cuda", first_device=got.device_index)
-    return Group(num_ranks)
+        return Group(backend="cuda", first_device=got.device_index)
+    return Group()
 
 
 def refuse_gradient(name: str, tensor: Any) -> None:

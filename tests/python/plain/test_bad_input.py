@@ -37,6 +37,7 @@ def call():
     (dict(activation="swish"), "silu"),
     (dict(activation="swiglu_clamped", gated=False), "swiglu_clamped"),
     (dict(num_ranks=3), "multiple of num_ranks"),  # ETOPK1
+    (dict(num_ranks=2), r"num_ranks .2. must be 1 without a group: pass group="),
     (dict(wire_form="fast"), "counted"),
 ])
 def test_problems_that_break_a_rule(weights, is_one_sentence, change, message):
