@@ -34,10 +34,10 @@ struct RouterConfig {
   int top_k = 0;
   bool renormalize = false;     ///< divide a token's weights by their sum + 1e-20 (topk_softmax sums to 1 anyway)
   double scaling_factor = 1.0;  ///< multiplies the weights at the end (DeepSeek's routed_scaling_factor); (0, 1e6]
-  int num_groups = 1;           ///< expert groups (sigmoid_grouped, softmax_group_limited); divides num_experts
+  int num_groups = 1;           ///< expert groups (sigmoid_grouped, softmax_group_limited; else 1); divides num_experts
   int topk_groups = 1;          ///< groups kept; they must hold top_k experts
   double jitter_epsilon = 0.01; ///< sparsemixer: logits further than 2 * jitter_epsilon below the best, relative to
-                                ///< max(|logit|, best), do not count in a softmax
+                                ///< max(|logit|, best), do not count in a softmax; as it is with other functions
 
   bool operator==(const RouterConfig&) const = default;
 };

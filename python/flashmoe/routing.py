@@ -27,8 +27,8 @@ class Router:
             "sparsemixer"            top 2, each softmaxed over the experts within the jitter band (Phi-3.5-MoE)
         renormalize: divide a token's weights by their sum + 1e-20.
         scaling_factor: multiplies the weights at the end; (0, 1e6].
-        num_groups, topk_groups: expert groups, and how many of them are kept (the grouped functions).
-        jitter_epsilon: of sparsemixer.
+        num_groups, topk_groups: expert groups, and how many are kept (the grouped functions; others refuse them).
+        jitter_epsilon: of sparsemixer (others refuse another than this).
         weight: [num_experts][hidden] of a floating-point type, for route(); None: the router takes logits only.
         bias: fp32 [num_experts], added to the logits.
         selection_bias: fp32 [num_experts], added to scores for selection only (sigmoid_grouped).

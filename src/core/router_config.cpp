@@ -23,6 +23,14 @@ void require(bool holds, fmt::format_string<Args...> message, Args&&... args) {
   if (!holds) throw InvalidArgument(fmt::format(message, std::forward<Args>(args)...));
 }
 
+// A group-limited model must not be routed by all its experts without a word.
+void refuse_groups(const RouterConfig& config) {
+  require(config.num_groups == 1 && config.topk_groups == 1,
+          "num_groups ({}) and topk_groups ({}) must be 1 with {}, which has no groups: use sigmoid_grouped or "
+          "softmax_group_limited, or leave them out",
+          config.num_groups, config.topk_groups, to_string(config.function));
+}
+
 void validate_groups(const RouterConfig& config) {
   const bool by_two_best = config.function == RouterFunction::sigmoid_grouped;
   require(config.num_groups >= 1 && config.num_experts % config.num_groups == 0,
@@ -72,10 +80,14 @@ void validate(const RouterConfig& config) {
           config.num_experts);
   require(config.scaling_factor > 0.0 && config.scaling_factor <= 1e6,
           "scaling_factor ({}) must be above 0 and at most 1e6", config.scaling_factor);
+  require(config.function == RouterFunction::sparsemixer || config.jitter_epsilon == RouterConfig{}.jitter_epsilon,
+          "jitter_epsilon ({}) goes with router function sparsemixer, got {}: leave it out", config.jitter_epsilon,
+          to_string(config.function));
   switch (config.function) {
     case RouterFunction::sigmoid_grouped:
     case RouterFunction::softmax_group_limited: validate_groups(config); break;
     case RouterFunction::sparsemixer:
+      refuse_groups(config);
       require(config.top_k == 2, "top_k ({}) must be 2 with sparsemixer, which is defined for two choices",
               config.top_k);
       require(config.jitter_epsilon >= 0.0 && std::isfinite(config.jitter_epsilon),
@@ -83,7 +95,7 @@ void validate(const RouterConfig& config) {
       break;
     case RouterFunction::softmax_topk:
     case RouterFunction::topk_softmax:
-    case RouterFunction::sigmoid_topk: break;
+    case RouterFunction::sigmoid_topk: refuse_groups(config); break;
   }
 }
 

@@ -65,6 +65,15 @@ INSTANTIATE_TEST_SUITE_P(
              "groups by their two best"},
         Rule{"groups_too_few", with(kGrouped, [](auto& config) { config.topk_groups = 1, config.top_k = 5; }),
              "top_k (5) must be at most the 4 experts of the topk_groups (1) groups kept; keep more groups"},
+        Rule{"groups_of_a_function_without", {.num_experts = 8, .top_k = 2, .num_groups = 4},
+             "num_groups (4) and topk_groups (1) must be 1 with softmax_topk, which has no groups: use sigmoid_grouped or "
+             "softmax_group_limited, or leave them out"},
+        Rule{"kept_groups_of_a_function_without",
+             {.function = RouterFunction::sparsemixer, .num_experts = 8, .top_k = 2, .topk_groups = 2},
+             "num_groups (1) and topk_groups (2) must be 1 with sparsemixer, which has no groups: use sigmoid_grouped or "
+             "softmax_group_limited, or leave them out"},
+        Rule{"band_of_a_function_without", {.num_experts = 8, .top_k = 2, .jitter_epsilon = -1},
+             "jitter_epsilon (-1) goes with router function sparsemixer, got softmax_topk: leave it out"},
         Rule{"sparsemixer_choices", {.function = RouterFunction::sparsemixer, .num_experts = 8, .top_k = 3},
              "top_k (3) must be 2 with sparsemixer, which is defined for two choices"},
         Rule{"sparsemixer_band",

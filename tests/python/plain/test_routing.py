@@ -101,6 +101,12 @@ def test_few_tokens_are_routed(tokens):  # ZERO5
     (dict(scaling_factor=0.0), "scaling_factor"),
     (dict(scaling_factor="x"), "scaling_factor"),
     (dict(function="sigmoid_grouped", num_groups=5), "num_groups"),
+    *((dict(function=function, **groups), f"num_groups .* must be 1 with {function}, which has no groups")
+      for function in ("softmax_topk", "topk_softmax", "sigmoid_topk")
+      for groups in (dict(num_groups=4), dict(num_groups=8, topk_groups=2), dict(topk_groups=2))),
+    (dict(function="sparsemixer", top_k=2, num_groups=4), "num_groups .* must be 1 with sparsemixer"),
+    (dict(function="sparsemixer", top_k=2, jitter_epsilon=-1.0), "jitter_epsilon .-1. must be a finite number"),
+    (dict(jitter_epsilon=-1.0), "jitter_epsilon .-1. goes with router function sparsemixer, got softmax_topk"),
     (dict(selection_bias=numpy.zeros(EXPERTS, numpy.float32)), "selection_bias"),
     (dict(function="sigmoid_grouped", selection_bias=numpy.zeros(3, numpy.float32)), "selection_bias"),
     (dict(logits=numpy.zeros((2, EXPERTS), numpy.float64)), "logits"),

@@ -121,6 +121,8 @@ def test_ranks_share_the_experts(module, on_ranks, num_ranks):  # GROUP2: two gr
     (dict(router="sparsemixer", top_k=3), "top_k"),
     (dict(scaling_factor=0.0), "scaling_factor"),
     (dict(selection_bias=True), "selection_bias goes with"),
+    (dict(num_groups=4), "num_groups .4. and topk_groups .1. must be 1 with softmax_topk, which has no groups"),
+    (dict(num_groups=3), "num_groups .3. and topk_groups .1. must be 1 with softmax_topk"),
 ])
 def test_modules_that_cannot_be(is_one_sentence, change, message):
     with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
