@@ -24,7 +24,8 @@ class MoE(LayerModule):
         activation: "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity" or "swiglu_clamped".
         gated: two matrices before the activation instead of one.
         expert_bias: biases on both expert matrices.
-        router: rule of the router (Router's functions), or None: the caller brings the routes.
+        router: rule of the router (Router's functions), or None: the caller brings the routes, and what is the
+            router's is left out.
         router_bias, selection_bias: whether the router has them (see Router).
         renormalize, scaling_factor, num_groups, topk_groups: of the router, see Router.
         apply_router_weight_on_input: the weight scales what goes into the activation instead of the result.
@@ -70,7 +71,9 @@ class MoE(LayerModule):
         self._router = router
         self._router_settings: dict[str, Any] = dict(
             renormalize=renormalize, scaling_factor=scaling_factor, num_groups=num_groups, topk_groups=topk_groups)
-        if router is not None:
+        if router is None:
+            _refuse_options(router_bias=router_bias, selection_bias=selection_bias, **self._router_settings)
+        else:
             _native.number_of(_native.ROUTER_FUNCTIONS, "router", router)
             routing.Router(num_experts, top_k, function=router, **self._router_settings)  # refuses what breaks a rule
         if selection_bias and router != "sigmoid_grouped":
@@ -155,3 +158,12 @@ class MoE(LayerModule):
         p = self._problem
         return (f"hidden={p.hidden}, intermediate={p.intermediate}, num_experts={p.num_experts}, top_k={p.top_k}, "
                 f"activation={p.activation}, router={self._router}, rank={self.rank} of {p.num_ranks}")
+
+
+def _refuse_options(**of_a_router: Any) -> None:
+    """Raises InvalidArgument for those that a module without a router was given."""
+    defaults = MoE.__init__.__kwdefaults__
+    given = [name for name, value in of_a_router.items() if value != defaults[name]]
+    if given:
+        raise InvalidArgument(f"{' and '.join(given)} must be left out with router=None: name the router, or apply them "
+                              "to the routes that forward() is given")

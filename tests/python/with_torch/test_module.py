@@ -123,6 +123,10 @@ def test_ranks_share_the_experts(module, on_ranks, num_ranks):  # GROUP2: two gr
     (dict(selection_bias=True), "selection_bias goes with"),
     (dict(num_groups=4), "num_groups .4. and topk_groups .1. must be 1 with softmax_topk, which has no groups"),
     (dict(num_groups=3), "num_groups .3. and topk_groups .1. must be 1 with softmax_topk"),
+    (dict(router=None, renormalize=True, scaling_factor=2.5), "renormalize and scaling_factor .* with router=None"),
+    (dict(router=None, num_groups=4, topk_groups=2), "num_groups and topk_groups must be left out"),
+    (dict(router=None, router_bias=True), "router_bias must be left out"),
+    (dict(router=None, selection_bias=True), "selection_bias must be left out"),
 ])
 def test_modules_that_cannot_be(is_one_sentence, change, message):
     with pytest.raises(flashmoe.InvalidArgument, match=message) as caught:
