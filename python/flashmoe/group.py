@@ -112,8 +112,12 @@ class Group:
 def rank_in(group: Optional[Group], rank: Optional[int]) -> int:
     """`rank`; where it is None, this process's rank of a group of processes, else 0.
 
-    Raises InvalidArgument for a rank that is none of the group's (None: one rank), or another process's.
+    Raises InvalidDType for what is no group, InvalidArgument for a rank that is none of the group's (None: one rank), or
+    another process's.
     """
+    if group is not None and not isinstance(group, Group):
+        raise InvalidDType(f"group must be a flashmoe.Group, but is a {type(group).__name__}: make one of the ranks, by "
+                           "Group(num_ranks) or Group.from_torch()")
     num_ranks, own = (1, None) if group is None else (group.num_ranks, group.rank)
     if rank is None:
         return own or 0

@@ -183,8 +183,8 @@ class Layer:
         if group is None and problem.num_ranks != 1:
             raise InvalidArgument(f"num_ranks ({problem.num_ranks}) must be 1 without a group: pass group=, the one that "
                                   "the ranks share")
-        self._group = _group_beside(up) if group is None else group
         self.rank = rank_in(group, rank)
+        self._group = _group_beside(up) if group is None else group
         self._weights = weight_views(problem, self._group.backend, up, down, up_bias, down_bias)
         weights = _native.initialised(_native.Weights)
         for name, got in self._weights.items():

@@ -145,6 +145,12 @@ def test_ranks_outside_the_group(weights, rank):
                        group=flashmoe.Group(2), rank=rank)
 
 
+def test_a_group_of_another_kind(weights, is_one_sentence):
+    with pytest.raises(flashmoe.InvalidDType, match="group must be a flashmoe.Group, but is a int: make one") as caught:
+        flashmoe.Layer(flashmoe.Problem(**PROBLEM), **weights, group=3)
+    assert is_one_sentence(str(caught.value))
+
+
 def test_no_gpu_is_said():
     try:
         flashmoe.Group(backend="cuda")

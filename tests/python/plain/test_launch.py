@@ -1,6 +1,5 @@
 """How processes that a launcher started find each other, without a GPU."""
 
-import types
 
 import pytest
 
@@ -69,7 +68,8 @@ def test_an_environment_that_cannot_be_is_refused(monkeypatch, is_one_sentence, 
 
 
 def test_a_process_has_the_rank_it_joined_with():
-    group = types.SimpleNamespace(num_ranks=2, rank=1)
+    group = flashmoe.Group.__new__(flashmoe.Group)  # as join() fills it in
+    group.num_ranks, group.rank = 2, 1
     assert rank_in(group, None) == rank_in(group, 1) == 1
     with pytest.raises(flashmoe.InvalidArgument, match=r"rank \(0\) must be this process's rank in the group \(1\)"):
         rank_in(group, 0)

@@ -112,6 +112,7 @@ def test_ranks_share_the_experts(module, on_ranks, num_ranks):  # GROUP2: two gr
     (dict(hidden=60), "hidden"),
     (dict(top_k=9), "top_k"),
     (dict(dtype=torch.int8), "dtype"),
+    (dict(group=3), "group must be a flashmoe.Group, but is a int"),
     (dict(group=flashmoe.Group(2)), "max_tokens"),
     (dict(group=flashmoe.Group(3), max_tokens=4), "multiple of num_ranks"),
     (dict(group=flashmoe.Group(2), max_tokens=4, rank=2), r"rank \(2\) must be in 0..1"),
