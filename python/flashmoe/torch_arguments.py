@@ -39,6 +39,12 @@ def require_torch(tensor: Any, name: str) -> None:
         raise InvalidDType(f"{name} must be a torch tensor, but is a {type(tensor).__name__}")
 
 
+def require_float(tensor: torch.Tensor, name: str) -> None:
+    """Raises InvalidDType for a type that layers do not take."""
+    if tensor.dtype not in DTYPES:
+        raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+
+
 def one_of(names: tuple[str, ...], what: str, name: Any) -> str:
     """The library's own string for one of `names`. Raises InvalidArgument listing them."""
     return names[_native.number_of(names, what, name)]
@@ -142,6 +148,8 @@ def fewer_routes(topk_weights: torch.Tensor, topk_ids: torch.Tensor, most: int) 
 
 def check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> bool:
     """Whether the experts are gated. Raises InvalidArgument (InvalidDType) for tensors that do not go together."""
+    require_torch(hidden_states, "hidden_states")
+    require_float(hidden_states, "hidden_states")
     for name, tensor, dims in (("hidden_states", hidden_states, 2), ("w13", w13, 3), ("w2", w2, 3)):
         require_torch(tensor, name)
         if tensor.dim() != dims:

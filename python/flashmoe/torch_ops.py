@@ -8,7 +8,7 @@ import torch
 from . import layer as layers
 from . import _native, routing, tensors
 from . import torch_arguments as arguments
-from .errors import InvalidArgument, InvalidDType
+from .errors import InvalidArgument
 from .layer_pool import LayerPool
 
 _pool = LayerPool()
@@ -130,8 +130,7 @@ def route(hidden_states: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias
     if hidden_states.dim() != 2 or hidden_states.shape[1] != weight.shape[1]:
         raise InvalidArgument(f"hidden_states has shape {list(hidden_states.shape)}, wanted [num_tokens, "
                               f"{weight.shape[1]}] as the router's weight")
-    if hidden_states.dtype not in arguments.DTYPES:
-        raise InvalidDType(f"hidden_states is {hidden_states.dtype}, wanted bf16, fp16, fp32 or fp64: convert it")
+    arguments.require_float(hidden_states, "hidden_states")
     if weight.device != hidden_states.device:
         raise InvalidArgument(f"hidden_states is on {hidden_states.device}, wanted {weight.device} as the router's "
                               "weight: move one")

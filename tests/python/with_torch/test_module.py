@@ -234,7 +234,7 @@ def test_weights_that_a_layer_cannot_read_are_told_by_their_names():
     (torch.randn(2, 3, 64), flashmoe.InvalidArgument, "hidden_states has shape .2, 3, 64."),
     (torch.randn(3, 72), flashmoe.InvalidArgument, "hidden_states has shape"),
     (torch.randn(3, 128)[:, ::2], flashmoe.InvalidArgument, "hidden_states has strides"),
-    (torch.ones(3, 64, dtype=torch.int32), flashmoe.InvalidDType, "hidden_states is torch.int32"),
+    (torch.ones(3, 64, dtype=torch.int32), flashmoe.InvalidDType, "hidden_states has dtype torch.int32"),
     ([1.0], flashmoe.InvalidDType, "hidden_states must be a torch tensor"),
 ])
 def test_what_the_router_does_not_take_is_told_by_its_name(module, is_one_sentence, x, error, message):
