@@ -161,6 +161,8 @@ def check_experts(hidden_states, w13, w2, w13_bias, w2_bias, gate_up_order) -> b
             raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted {hidden_states.dtype} as hidden_states: "
                                "convert one")
     experts, columns, hidden = w13.shape
+    if experts == 0:
+        raise InvalidArgument(f"w13 has shape {list(w13.shape)}, which holds no experts: pass one or more")
     intermediate = w2.shape[2]
     if w2.shape[:2] != (experts, hidden) or columns not in (intermediate, 2 * intermediate):
         raise InvalidArgument(

@@ -231,6 +231,8 @@ def test_gradients_are_refused():
     (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN - 8)), ValueError, "do not go together"),
     (dict(w13=torch.randn(EXPERTS, HIDDEN, 2 * INTERMEDIATE).transpose(1, 2)), ValueError, "^w13 has strides"),
     (dict(w13=torch.randn(EXPERTS, 2 * INTERMEDIATE, HIDDEN).bfloat16()), TypeError, "w13 has dtype"),
+    (dict(w13=torch.randn(0, 2 * INTERMEDIATE, HIDDEN), w2=torch.randn(0, HIDDEN, INTERMEDIATE)), ValueError,
+     "^w13 has shape .0, 96, 64., which holds no experts"),
     (dict(w2=[1]), TypeError, "w2 must be a torch tensor"),
     (dict(hidden_states=torch.randn(TOKENS, HIDDEN + 1)), ValueError, "hidden_states"),
     (dict(hidden_states=torch.randn(TOKENS, 2 * HIDDEN)[:, ::2]), ValueError, "^hidden_states has strides"),
