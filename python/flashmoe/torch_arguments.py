@@ -13,7 +13,8 @@ GateUpOrder = Literal["gate_up", "up_gate", "interleaved"]
 DTYPES: dict[torch.dtype, layers.DType] = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
 }
-_INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32}
+# uint64's largest would be -1, no expert, as int64.
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32)
 _GATE_UP_ORDERS = ("gate_up", "up_gate", "interleaved")
 MOST_TOP_K = 32  # of a layer
 
@@ -80,7 +81,7 @@ def fp32(name: str, tensor: torch.Tensor) -> torch.Tensor:
 def require_integers(name: str, tensor: torch.Tensor) -> None:
     """Raises InvalidDType for another type."""
     if tensor.dtype not in _INTEGERS:
-        raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted an integer type: convert it")
+        raise InvalidDType(f"{name} has dtype {tensor.dtype}, wanted int8 to int64 or uint8 to uint32: convert it")
 
 
 def int32_ids(name: str, ids: torch.Tensor) -> torch.Tensor:

@@ -46,11 +46,11 @@ def fused_moe(
         w13: [num_experts, 2 * intermediate, hidden] of the same type; [num_experts, intermediate, hidden]: not gated.
         w2: [num_experts, hidden, intermediate] of the same type.
         topk_weights: [num_tokens, top_k], any floating-point type; used as fp32.
-        topk_ids: [num_tokens, top_k], any integer type; -1: no expert. An expert may repeat.
+        topk_ids: [num_tokens, top_k], int8 to int64 or uint8 to uint32; -1: no expert. An expert may repeat.
         gate_up_order: where the rows of gate and up lie in w13: "gate_up" (gate first; used as it lies), "up_gate",
             "interleaved" (gate, up, gate, ...; both are copied at every call). None where the experts are not gated.
         activation: "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity" or "swiglu_clamped" (gpt-oss, gated only).
-        expert_map: integers [num_global_experts]: index of a global expert in w13 and w2, -1: it is another rank's.
+        expert_map: [num_global_experts] of the same types: index of a global expert in w13 and w2, -1: another rank's.
             topk_ids are global then, and the result is this rank's part of the sum.
         apply_router_weight_on_input: the weight scales what goes into the activation instead of the result.
         w13_bias: [num_experts, 2 * intermediate] in gate_up_order; used as fp32.

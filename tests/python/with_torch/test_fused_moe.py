@@ -97,7 +97,8 @@ def test_weight_on_input_and_biases():  # SEM7
         assert relative_l2(y, reference(*arguments, on_input=on_input, **biases)) <= 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint32], ids=str)
+@pytest.mark.parametrize("dtype", [
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32], ids=str)
 def test_ids_of_any_integer_type(dtype):  # LAYOUT5, LAYOUT8
     *arguments, ids = make()
     expected = flashmoe.fused_moe(*arguments, ids, gate_up_order="gate_up")
@@ -242,6 +243,9 @@ def test_gradients_are_refused():
     (dict(hidden_states=torch.ones(TOKENS, HIDDEN, dtype=torch.int32)), TypeError,
      "^hidden_states has dtype torch.int32, wanted bf16, fp16, fp32 or fp64"),
     (dict(topk_ids=torch.zeros(TOKENS, TOP_K)), TypeError, "topk_ids"),
+    (dict(topk_ids=torch.zeros(TOKENS, TOP_K, dtype=torch.uint64)), TypeError,
+     "^topk_ids has dtype torch.uint64, wanted int8 to int64 or uint8 to uint32"),
+    (dict(expert_map=torch.zeros(2, dtype=torch.uint64)), TypeError, "^expert_map has dtype torch.uint64, wanted int8"),
     (dict(topk_ids=torch.zeros(TOKENS, TOP_K + 1, dtype=torch.int32)), ValueError, "^topk_ids has .*as topk_weights"),
     (dict(topk_ids=torch.full((TOKENS, TOP_K), EXPERTS)), ValueError, str(EXPERTS)),
     (dict(topk_ids=torch.full((TOKENS, TOP_K), 2**32)), ValueError, str(2**31 - 1)),
