@@ -1,6 +1,7 @@
 """What arguments of the torch functions must be, and what the operators take them as."""
 
-from typing import Any, Literal, Optional
+import contextlib
+from typing import Any, Iterator, Literal, Optional
 
 import torch
 
@@ -91,6 +92,22 @@ def int32_ids(name: str, ids: torch.Tensor) -> torch.Tensor:
         limits = torch.iinfo(torch.int32)
         ids = ids.to(torch.int64).clamp(limits.min, limits.max)
     return ids.to(torch.int32).contiguous()
+
+
+@contextlib.contextmanager
+def ids_told_as_given(ids: torch.Tensor, num_experts: int) -> Iterator[None]:
+    """Around a call that is given int32_ids(): an id that int32 does not hold is named as it is, on the CPU."""
+    try:
+        yield
+    except InvalidArgument:
+        if ids.is_cuda:
+            raise
+        changed = (int32_ids("topk_ids", ids) != ids.to(torch.int64)).nonzero()
+        if changed.shape[0] == 0:
+            raise
+        token, choice = changed[0].tolist()
+        raise InvalidArgument(f"topk_ids[{token}][{choice}] is {int(ids[token, choice])}, wanted -1 (masked) or "
+                              f"0..{num_experts - 1}: check that the ids are global expert ids of this layer") from None
 
 
 def check_expert_map(expert_map: torch.Tensor, hidden_states: torch.Tensor) -> None:

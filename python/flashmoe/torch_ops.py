@@ -74,7 +74,7 @@ def fused_moe(
         w13_bias = None if w13_bias is None else gate_first(w13_bias, gate_up_order)
     arguments.require_integers("topk_ids", topk_ids)
     if expert_map is None:
-        ids = arguments.int32_ids("topk_ids", topk_ids)
+        ids = topk_ids
     else:
         arguments.check_expert_map(expert_map, hidden_states)
         ids = torch.ops.flashmoe.local_ids(topk_ids.to(torch.int64), expert_map.to(torch.int64), w13.shape[0])
@@ -159,9 +159,9 @@ def run_layer(number: torch.Tensor, hidden_states: torch.Tensor, topk_weights: t
               topk_ids: torch.Tensor) -> torch.Tensor:
     """Layer.forward() as an operator. Raises what the layer's owner raises, too."""
     arguments.refuse_transforms(hidden_states, topk_weights)
+    arguments.require_integers("topk_ids", topk_ids)
     return torch.ops.flashmoe.layer_forward(
-        hidden_states, arguments.fp32("topk_weights", topk_weights), arguments.int32_ids("topk_ids", topk_ids),
-        number)
+        hidden_states, arguments.fp32("topk_weights", topk_weights), topk_ids, number)
 
 
 # ---- The operators ----
@@ -181,18 +181,20 @@ def _fused_moe(
     num_tokens, hidden = hidden_states.shape
     if num_tokens == 0 or topk_ids.shape[-1] == 0:
         return output.zero_()
-    topk_weights, topk_ids = arguments.fewer_routes(topk_weights, topk_ids, min(w13.shape[0], arguments.MOST_TOP_K))
+    weights, ids = arguments.fewer_routes(topk_weights, arguments.int32_ids("topk_ids", topk_ids),
+                                          min(w13.shape[0], arguments.MOST_TOP_K))
     problem = layers.Problem(
-        hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=topk_ids.shape[-1],
+        hidden=hidden, intermediate=w2.shape[2], num_experts=w13.shape[0], top_k=ids.shape[-1],
         max_tokens=1 << (num_tokens - 1).bit_length(), dtype=dtype,
         activation=cast(layers.Activation, activation), gated=gated, up_bias=w13_bias is not None,
         down_bias=w2_bias is not None, weight_on_input=weight_on_input, swiglu_alpha=swiglu_alpha,
         swiglu_limit=swiglu_limit)
     captured = place != "cpu" and torch.cuda.is_current_stream_capturing()
-    return _pool.run(
-        problem, place, w13, w2,
-        lambda layer: layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids, out=output),
-        up_bias=w13_bias, down_bias=w2_bias, captured=captured)
+    with arguments.ids_told_as_given(topk_ids, problem.num_experts):
+        return _pool.run(
+            problem, place, w13, w2,
+            lambda layer: layer.forward(hidden_states.detach(), weights.detach(), ids, out=output),
+            up_bias=w13_bias, down_bias=w2_bias, captured=captured)
 
 
 @_fused_moe.register_fake
@@ -222,7 +224,9 @@ def _layer_forward(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk
     problem = layer.problem
     tensors.require(hidden_states, "hidden_states", (None, problem.hidden), layers.storage_dtype(problem.dtype),
                     topk_weights.device.type)
-    return layer.forward(hidden_states.detach(), topk_weights.detach(), topk_ids)
+    ids = arguments.int32_ids("topk_ids", topk_ids)
+    with arguments.ids_told_as_given(topk_ids, problem.num_experts):
+        return layer.forward(hidden_states.detach(), topk_weights.detach(), ids)
 
 
 @_layer_forward.register_fake
