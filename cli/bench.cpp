@@ -155,7 +155,10 @@ ExitCode bench(const BenchOptions& options) {
   }
   const Baselines baselines(baseline_files);
   const Card card = card_of(backend, machine);
-  check_outputs({{"--output", options.output, "bench"}, {"--csv", options.csv}});
+  std::vector<InputFile> inputs;
+  for (const BenchCase& one : cases) inputs.insert(inputs.end(), one.job.inputs.begin(), one.job.inputs.end());
+  for (const std::string& file : baseline_files) inputs.push_back({"--baselines", file});
+  check_outputs({{"--output", options.output, "bench"}, {"--csv", options.csv}}, inputs);
   std::optional<FileLock> lock;
   if (!options.output.empty()) lock.emplace("output", options.output);
   BenchFile file(options.output, header_of(options, card, backend, baselines), recorded_command(options.shared),

@@ -178,8 +178,23 @@ std::optional<ProcessRank> choose_process(const Options& options) {
                      .device = options.device.value_or(rank)};
 }
 
-/// Says before a long run what would fail after it.
-void check_output(const std::filesystem::path& output) {
+std::vector<InputFile> inputs_of(const Options& options, const RoutingSpec& routing) {
+  std::filesystem::path config = options.config;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(config, ignored)) config /= "config.json";
+  std::vector<InputFile> inputs{{"--config", config},
+                                {"--checkpoint", options.checkpoint},
+                                {"--hidden-states", options.hidden_states},
+                                {"--routing", routing.histogram_file},
+                                {"--routing", routing.ids_file},
+                                {"--routing", routing.weights_file}};
+  std::erase_if(inputs, [](const InputFile& input) { return input.path.empty(); });
+  return inputs;
+}
+
+/// Says before a long run what would fail, or lose a file, after it.
+void check_output(const Job& job) {
+  const std::filesystem::path& output = job.output;
   if (output.empty()) return;
   const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
   std::error_code ignored;
@@ -188,6 +203,7 @@ void check_output(const std::filesystem::path& output) {
     throw InvalidArgument(fmt::format("output ({}) must be a .safetensors or .npy file in an existing folder",
                                       output.string()));
   }
+  check_outputs({{"--output", output}}, job.inputs);
 }
 
 }  // namespace
@@ -233,7 +249,8 @@ Job make_job(const Options& options, int num_cores) {
   }
   job.verify_tokens = options.verify_tokens;
   job.output = options.output;
-  check_output(job.output);
+  job.inputs = inputs_of(options, job.routing.value_or(RoutingSpec{}));
+  check_output(job);
   check_options(options.ranks, job.group);
   return job;
 }

@@ -13,6 +13,7 @@
 #include "io/hidden_states.hpp"
 #include "io/synthetic_routing.hpp"
 #include "options.hpp"
+#include "outputs.hpp"
 
 namespace flashmoe::cli {
 
@@ -31,6 +32,7 @@ struct Job {
   std::uint64_t seed = 1;
   std::optional<std::int64_t> verify_tokens;  ///< absent: the command's default
   std::filesystem::path output;        ///< empty: results are not written
+  std::vector<InputFile> inputs;       ///< all that it reads
 
   std::int64_t num_tokens() const;
 

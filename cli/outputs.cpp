@@ -45,9 +45,34 @@ std::string schema_of(const std::filesystem::path& path) {
   }
 }
 
+/// Whether writing `output` would change what is read of `input`. Links have a file under several names.
+bool replaces(const std::filesystem::path& output, const std::filesystem::path& input) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(input, error)) return std::filesystem::equivalent(output, input, error);
+  // A file that is new in a checkpoint's folder would be taken for one of its own by the next run.
+  if (one_name_of(output).parent_path() == one_name_of(input)) return true;
+  for (std::filesystem::directory_iterator entry(input, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code none;  // where the output is new, or a link leads nowhere
+    if (std::filesystem::equivalent(output, entry->path(), none)) return true;
+  }
+  return false;
+}
+
+void check_inputs_stay(const OutputFile& output, const std::vector<InputFile>& inputs) {
+  if (is_device(output.path)) return;
+  for (const InputFile& input : inputs) {
+    if (!replaces(output.path, input.path)) continue;
+    std::error_code ignored;
+    const bool folder = std::filesystem::is_directory(input.path, ignored);
+    throw InvalidArgument(fmt::format("{} ({}) must not {} {} ({}), which it is computed from: give another file",
+                                      output.flag, output.path.string(), folder ? "be a file of" : "replace the file of",
+                                      input.flag, input.path.string()));
+  }
+}
+
 }  // namespace
 
-void check_outputs(const std::vector<OutputFile>& outputs) {
+void check_outputs(const std::vector<OutputFile>& outputs, const std::vector<InputFile>& inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [flag, path, schema] = outputs[i];
     if (path.empty()) continue;
@@ -56,6 +81,7 @@ void check_outputs(const std::vector<OutputFile>& outputs) {
       throw InvalidArgument(fmt::format("{} ({}) must lie in an existing folder", flag, path.string()));
     if (std::filesystem::is_directory(path, ignored))
       throw InvalidArgument(fmt::format("{} ({}) is a folder: name a file in it", flag, path.string()));
+    check_inputs_stay(outputs[i], inputs);
     if (const std::string found = schema_of(path); !found.empty() && found != schema) {
       throw InvalidArgument(
           fmt::format("{} ({}) must not replace a results file of another kind, got \"{}\": give another file", flag,

@@ -96,6 +96,7 @@ ExitCode route(const Options& options) {
   Options of_job = options;
   of_job.output.clear();
   const Job job = make_job(of_job, this_machine().num_cores);
+  check_outputs({{"--output", files.ids}, {"--output", files.weights}}, job.inputs);
   std::optional<CheckpointLayer> checkpoint;
   if (!job.checkpoint.empty()) checkpoint = load_checkpoint_layer(job.checkpoint, job.layer_index, job.problem.dtype);
   const RouterOf router(job, checkpoint);

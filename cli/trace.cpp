@@ -147,7 +147,8 @@ void check_options(const TraceOptions& options, const Job& job) {
   if (!job.checkpoint.empty()) {
     throw InvalidArgument("flashmoe trace makes its weights: name the layer by --preset, --config or its sizes");
   }
-  check_outputs({{"--chrome", options.chrome}, {"--svg", options.svg}, {"--summary", options.summary, "trace"}});
+  check_outputs({{"--chrome", options.chrome}, {"--svg", options.svg}, {"--summary", options.summary, "trace"}},
+                job.inputs);
 }
 
 }  // namespace
