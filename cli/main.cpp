@@ -106,7 +106,7 @@ ExitCode parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 right, 1 verification failed, 2 bad input, 3 timeout or fault during the run, "
+      "Exit codes: 0 right, 1 wrong, or verify measured nothing, 2 bad input, 3 timeout or fault during the run, "
       "4 device unavailable, 130 interrupted (Ctrl-C).");
   Options options;
   options.command_line.assign(argv, argv + argc);

@@ -113,7 +113,7 @@ void add_options(CLI::App& command, Options& options) {
 
   const std::string result = "Result";
   command.add_option("--verify-tokens", options.verify_tokens,
-                     "Tokens compared with the fp64 reference, 0: none [64 of run, all of verify]")->group(result);
+                     "Tokens compared with the fp64 reference; 0, in run: none [64 of run, all of verify]")->group(result);
   command.add_option("--output", options.output,
                      "Write the results of all ranks to a .safetensors or .npy file (bf16 in .npy: as 16-bit integers)")
       ->group(result);

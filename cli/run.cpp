@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <limits>
@@ -13,6 +15,7 @@
 #include "comparison.hpp"
 #include "execute.hpp"
 #include "fabric/bootstrap.hpp"
+#include "flashmoe/error.hpp"
 #include "gather.hpp"
 #include "interruption.hpp"
 #include "io/hidden_states.hpp"
@@ -36,8 +39,8 @@ constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
 
 struct Command {
   const char* name;
-  std::int64_t compared_tokens;  // unless the job says otherwise
-  bool json;
+  std::int64_t compared_tokens;   // unless the job says otherwise
+  bool needs_comparison = false;  // or else it has not done what it is for
 };
 
 /// How long a process may take to start. Once all have met, none is waited for in vain: whoever dies is missed at once.
@@ -71,7 +74,12 @@ std::vector<int> experts_here(const Job& job, std::vector<int> wanted) {
   return wanted;
 }
 
-ExitCode run_and_compare(Job& job, const Command& command, const Machine& machine) {
+/// Whether some result was measured against the reference, or there is none.
+bool is_compared(const Job& job, const Comparison& comparison) {
+  return comparison.all.num_tokens > 0 || job.num_tokens() == 0;
+}
+
+ExitCode run_and_compare(Job& job, const Command& command, bool json, const Machine& machine) {
   const std::unique_ptr<fabric::Bootstrap> meeting = meet(job);
   const Group group = make_group(job);
   const LayerInfo info = LayerFactory::plan(group, job.problem);
@@ -135,8 +143,9 @@ ExitCode run_and_compare(Job& job, const Command& command, const Machine& machin
                          .loads = loads,
                          .comparison = comparison,
                          .weights_in_memory = weights_in_memory};
-  print(command.json ? to_json(report).dump() + '\n' : to_text(report));
-  return comparison.passed ? kRight : kVerificationFailed;
+  print(json ? to_json(report).dump() + '\n' : to_text(report));
+  const bool right = comparison.passed && (is_compared(job, comparison) || !command.needs_comparison);
+  return right ? kRight : kVerificationFailed;
 }
 
 /// Runs `body` as rank 0 of the processes that it starts. What a rank itself got wrong is thrown rather than what the
@@ -159,12 +168,14 @@ ExitCode with_other_ranks(const Options& options, const Job& job, const Body& bo
   return code;
 }
 
-ExitCode carry_out(const Options& options, const char* name, std::int64_t compared_tokens) {
+ExitCode carry_out(const Options& options, const Command& command) {
+  if (command.needs_comparison && options.verify_tokens == 0) {
+    throw InvalidArgument(fmt::format("verify-tokens (0) must be 1 or more for {}: give more, or use flashmoe run", command.name));
+  }
   const Interruption interruption;
   const Machine machine = this_machine();
   Job job = make_job(options, machine.num_cores);
-  const Command command{.name = name, .compared_tokens = compared_tokens, .json = options.json};
-  const auto body = [&] { return run_and_compare(job, command, machine); };
+  const auto body = [&] { return run_and_compare(job, command, options.json, machine); };
   if (job.process && !options.rank) return with_other_ranks(options, job, body);
   if (job.process && job.process->rank != 0) silence_info();  // rank 0 shows the progress
   return body();
@@ -172,7 +183,9 @@ ExitCode carry_out(const Options& options, const char* name, std::int64_t compar
 
 }  // namespace
 
-ExitCode run(const Options& options) { return carry_out(options, "run", kRunTokens); }
-ExitCode verify(const Options& options) { return carry_out(options, "verify", kAllTokens); }
+ExitCode run(const Options& options) { return carry_out(options, {.name = "run", .compared_tokens = kRunTokens}); }
+ExitCode verify(const Options& options) {
+  return carry_out(options, {.name = "verify", .compared_tokens = kAllTokens, .needs_comparison = true});
+}
 
 }  // namespace flashmoe::cli

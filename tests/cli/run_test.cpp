@@ -9,6 +9,7 @@
 #include <numeric>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "cli/program.hpp"
 #include "io/hidden_states.hpp"
@@ -143,6 +144,11 @@ TEST(CliRun, sampling_compares_as_many_tokens_as_asked) {
   EXPECT_TRUE(json["passed"].is_null());
 }
 
+TEST(CliVerify, comparing_no_token_is_refused) {
+  test::expect_refused("verify --verify-tokens 0" + kSmall,
+                       "verify-tokens (0) must be 1 or more for verify: give more, or use flashmoe run");
+}
+
 TEST(CliRun, one_seed_gives_one_result_whatever_the_ranks) {
   const TempFolder folder;
   std::vector<std::string> results;
@@ -244,23 +250,25 @@ TEST(CliRun, an_output_that_cannot_be_written_is_an_error) {
 TEST(CliRun, tokens_of_nan_are_compared_but_do_not_count_as_verified) {
   const TempFolder folder;
   std::vector<float> rows(3 * 64, 0.5f);
-  const auto verify = [&] {
+  const auto json_of = [&](const std::string& command, int exit_code) {
     write_npy(folder / "x.npy", NpyType::float32, {3, 64}, std::as_bytes(std::span(rows)));
-    const Outcome outcome = flashmoe("verify --json --ranks 1 --dtype fp32 --hidden-states " + (folder / "x.npy").string() +
-                                     kSmall);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Outcome outcome =
+        flashmoe(command + " --json --ranks 1 --dtype fp32 --hidden-states " + (folder / "x.npy").string() + kSmall);
+    EXPECT_EQ(outcome.exit_code, exit_code) << command << outcome.err;
     return outcome.json();
   };
   rows[64 + 5] = std::numeric_limits<float>::quiet_NaN();
-  const nlohmann::json one = verify();
+  const nlohmann::json one = json_of("verify", 0);
   EXPECT_EQ(one["passed"], true);
   EXPECT_EQ(one["verified_tokens"], 2);
   EXPECT_EQ(one["num_unmeasured"], 64);
   std::fill(rows.begin(), rows.end(), std::numeric_limits<float>::quiet_NaN());
-  const nlohmann::json all = verify();
-  EXPECT_EQ(all["passed"], nullptr);
-  EXPECT_EQ(all["verified_tokens"], 0);
-  EXPECT_EQ(all["rel_l2"], nullptr);
+  for (const auto& [command, exit_code] : {std::pair("verify", 1), std::pair("run", 0)}) {
+    const nlohmann::json all = json_of(command, exit_code);
+    EXPECT_EQ(all["passed"], nullptr);
+    EXPECT_EQ(all["verified_tokens"], 0);
+    EXPECT_EQ(all["rel_l2"], nullptr);
+  }
 }
 
 TEST(CliRun, a_single_small_token_is_right_whatever_the_seed) {
