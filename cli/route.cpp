@@ -14,6 +14,7 @@
 #include "batch.hpp"
 #include "commands.hpp"
 #include "flashmoe/error.hpp"
+#include "interruption.hpp"
 #include "io/npy.hpp"
 #include "job.hpp"
 #include "machine.hpp"
@@ -93,6 +94,7 @@ ExitCode route(const Options& options) {
     throw InvalidArgument("--routing goes with run, and route makes a routing of its own: leave it out");
   if (options.processes) throw InvalidArgument("--processes goes with run: leave it out, route needs one process");
   const RoutingFiles files(options.output);
+  const Interruption interruption;
   Options of_job = options;
   of_job.output.clear();
   const Job job = make_job(of_job, this_machine().num_cores);

@@ -222,10 +222,12 @@ TEST(CliRun, a_deadline_nobody_can_keep_ends_with_3_and_names_the_wait) {
 }
 
 TEST(CliRun, interrupted_it_leaves_nothing_and_says_so) {
-  for (const std::string command : {"run --output ", "verify --output ", "trace --chrome "}) {
+  const std::string layer = " --preset qwen3-30b-a3b --tokens 512";
+  for (const std::string& command : {"run" + layer + " --output ", "verify" + layer + " --output ", "trace" + layer + " --chrome ",
+                                    std::string("route --preset deepseek-v3 --tokens 4096 --output ")}) {
     const TempFolder folder;
     const auto output = folder / "y.npy";
-    Program program(test::words(command + output.string() + " --json --backend cpu --preset qwen3-30b-a3b --ranks 2 --tokens 512"));
+    Program program(test::words(command + output.string() + " --json --backend cpu --ranks 2"));
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!program.handles(SIGINT) && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

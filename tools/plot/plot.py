@@ -2,10 +2,12 @@
 
 plot.py [FILE...] [--output FOLDER] [--format svg,png]
 plot.py --page | --check-page
-Exit codes: 0 done, 1 the page is out of date, 2 bad input.
+Exit codes: 0 done, 1 the page is out of date, 2 bad input, 130 interrupted (Ctrl-C).
 """
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -121,7 +123,20 @@ def run(arguments):
     return 0
 
 
+def end_interrupted(_signal, _frame):
+    os.write(2, b"flashmoe: error: interrupted: figures may be missing or cut, the same command draws them all\n")
+    os._exit(130)
+
+
+def set_signals():
+    """Ctrl-C ends with one line, unless ignored from the start, and a reader that has gone with none."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, end_interrupted)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def main():
+    set_signals()
     try:
         return run(parse_arguments())
     except BadInput as error:
