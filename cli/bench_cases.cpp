@@ -45,6 +45,12 @@ BenchOptions without_short_form(BenchOptions options) {
   return options;
 }
 
+void check_name(const BenchOptions& options) {
+  if (options.name.empty() || options.presets.empty()) return;
+  throw InvalidArgument(fmt::format("--name ({}) goes with a layer given by its sizes, and --preset has a name: leave one out",
+                                    printable(options.name)));
+}
+
 /// One option set a layer: every preset, or every expert count of a layer given by its sizes.
 std::vector<Options> layers_of(const BenchOptions& options) {
   std::vector<Options> layers;
@@ -107,6 +113,7 @@ void check_counts(const BenchOptions& options) {
 std::vector<BenchCase> make_cases(const BenchOptions& given, int num_cores) {
   check_counts(given);
   const BenchOptions options = without_short_form(given);
+  check_name(options);
   std::vector<BenchCase> cases;
   for (Options one : layers_of(options)) {
     for (const std::string& dtype : or_default<std::string>(options.dtypes, "bf16")) {
@@ -119,7 +126,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& given, int num_cores) {
             one.routing = routing;
             for (const std::string& replay : or_default<std::string>(options.replays, "")) {
               Job job = make_job(one, num_cores);
-              if (!options.name.empty() && !job.model) job.layer_name = options.name;
+              if (!options.name.empty()) job.layer_name = options.name;
               const Replay chosen = parse_replay(replay, job.group.backend);
               cases.push_back({.job = std::move(job), .replay = chosen});
             }

@@ -5,7 +5,7 @@
 namespace flashmoe::cli {
 
 void add_bench_options(CLI::App& command, BenchOptions& options) {
-  options.shared.from_files = false;
+  options.shared.takes_config = options.shared.takes_checkpoint = false;
   const std::string layer = "Layer";
   command.add_option("sizes", options.sizes, "Short form: tokens of every rank, hidden, intermediate, experts, top k")
       ->expected(5)

@@ -6,7 +6,6 @@
 #include "bench_report.hpp"
 #include "commands.hpp"
 #include "core/thesis_layout.hpp"
-#include "flashmoe/error.hpp"
 #include "flashmoe/model_config.hpp"
 #include "flashmoe/version.hpp"
 #include "io/synthetic_experts.hpp"
@@ -118,10 +117,6 @@ std::string layer_text(const Job& job, const LayerInfo& info) {
 }  // namespace
 
 ExitCode info(const Options& options) {
-  if (!options.output.empty() || options.verify_tokens) {
-    throw InvalidArgument("--output and --verify-tokens go with run and verify: leave them out, info makes no results");
-  }
-  if (options.processes) throw InvalidArgument("--processes goes with run and verify: leave it out of info");
   const Machine machine = this_machine();
   nlohmann::json json{{"command", "info"}, {"version", version()}, {"machine", machine_json(machine)}};
   std::string text = fmt::format("flashmoe {}\n", version()) + machine_text(machine);

@@ -35,10 +35,11 @@ void choose_layer(const Options& options, Job& job) {
   const bool custom = !sizes.empty();
   if (custom) ways.push_back(fmt::format("{}", fmt::join(sizes, ", ")));
   if (ways.size() != 1) {
-    throw InvalidArgument(fmt::format("the layer must be named in one way, got {}: give --preset NAME, {}or --hidden H "
+    throw InvalidArgument(fmt::format("the layer must be named in one way, got {}: give --preset NAME, {}{}or --hidden H "
                                       "--intermediate I --experts E --top-k K",
                                       ways.empty() ? "none" : fmt::format("{}", fmt::join(ways, " and ")),
-                                      options.from_files ? "--config FILE, --checkpoint DIR --layer N, " : ""));
+                                      options.takes_config ? "--config FILE, " : "",
+                                      options.takes_checkpoint ? "--checkpoint DIR --layer N, " : ""));
   }
   if (custom && !missing.empty()) {
     throw InvalidArgument(fmt::format("a layer given by its sizes needs all four, got {}: add {}", ways.front(),

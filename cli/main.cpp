@@ -118,12 +118,18 @@ ExitCode parse_and_run(int argc, char** argv) {
         [&command, &options, function] { command = [&options, function] { return function(options); }; });
     return subcommand;
   };
-  add_command("info", "The machine, and the plan and memory of a layer; without a layer, the presets", &info);
+  CLI::App* info_command =
+      add_command("info", "The machine, and the plan and memory of a layer; without a layer, the presets", &info);
+  leave_out(*info_command, {"--routing", "--seed", "--deadline", "--verify-tokens", "--output"});
+  leave_out_processes(*info_command);
   add_command("run", "One call of a layer, measured, and compared with the reference on a sample of tokens", &run);
   add_command("verify", "One call of a layer, compared with the reference on every token", &verify);
-  add_command("route", "The router of a layer over a batch: loads of experts, and the routes as files", &route)
-      ->get_option("--output")
-      ->description("Write the routes of all ranks to IDS.npy or IDS.npy,WEIGHTS.npy");
+  CLI::App* route_command =
+      add_command("route", "The router of a layer over a batch: loads of experts, and the routes as files", &route);
+  leave_out(*route_command, {"--routing", "--engine", "--wire-form", "--result-form", "--wave-tokens", "--wave-ring",
+                             "--batch-invariant", "--threads", "--deadline", "--verify-tokens"});
+  leave_out_processes(*route_command);
+  route_command->get_option("--output")->description("Write the routes of all ranks to IDS.npy or IDS.npy,WEIGHTS.npy");
   BenchOptions bench_options;
   bench_options.shared.command_line = options.command_line;
   CLI::App* bench_command =

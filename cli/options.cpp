@@ -120,4 +120,10 @@ void add_options(CLI::App& command, Options& options) {
   command.add_flag("--json", options.json, "One JSON object on standard output, nothing else")->group(result);
 }
 
+void leave_out(CLI::App& command, std::initializer_list<const char*> flags) {
+  for (const char* flag : flags) command.remove_option(command.get_option(flag));
+}
+
+void leave_out_processes(CLI::App& command) { leave_out(command, {"--processes", "--rank", "--group-id", "--device"}); }
+
 }  // namespace flashmoe::cli

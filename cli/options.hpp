@@ -1,7 +1,8 @@
-// The flags, as given: the commands on one layer take the same ones, and others parts of them.
+// The flags, as given: run and verify take all of them, other commands those that they have a use for.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ namespace flashmoe::cli {
 
 struct Options {
   // Which layer: a preset, a config, a layer of a checkpoint, or its sizes.
-  bool from_files = true;  ///< the command takes --config and --checkpoint
+  bool takes_config = true;      ///< the command has --config
+  bool takes_checkpoint = true;  ///< the command has --checkpoint
   std::string preset;
   std::string config;
   std::string checkpoint;
@@ -74,6 +76,12 @@ std::string recorded_command(const Options& options);
 
 /// Adds every flag to a command.
 void add_options(CLI::App& command, Options& options);
+
+/// Takes from a command the flags that would change nothing.
+void leave_out(CLI::App& command, std::initializer_list<const char*> flags);
+
+/// Takes from a command the flags of group "Processes".
+void leave_out_processes(CLI::App& command);
 
 /// Refuses what is no unsigned 64-bit number, signs and overflow included.
 CLI::Validator whole_number();

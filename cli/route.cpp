@@ -90,9 +90,6 @@ RouteDeviation deviation_of(const RankRouting& got, const RankRouting& wanted) {
 }  // namespace
 
 ExitCode route(const Options& options) {
-  if (options.routing)
-    throw InvalidArgument("--routing goes with run, and route makes a routing of its own: leave it out");
-  if (options.processes) throw InvalidArgument("--processes goes with run: leave it out, route needs one process");
   const RoutingFiles files(options.output);
   const Interruption interruption;
   Options of_job = options;
@@ -112,7 +109,7 @@ ExitCode route(const Options& options) {
     return router.route(rows, job.group.backend);
   }();
   // Backend cpu is the fp64 router.
-  const bool compared = job.group.backend != BackendKind::cpu && options.verify_tokens != 0;
+  const bool compared = job.group.backend != BackendKind::cpu;
   const RouteDeviation deviation =
       compared ? deviation_of(routing, router.route(rows, BackendKind::cpu)) : RouteDeviation{};
   write(files, routing, num_tokens, job.problem.top_k);

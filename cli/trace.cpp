@@ -143,28 +143,15 @@ LateSummary late_summary(const std::vector<RankTrace>& traces, const LateRank& l
   return summarise_late(traces, late, m_blocks);
 }
 
-void check_options(const TraceOptions& options, const Job& job) {
-  if (!job.checkpoint.empty()) {
-    throw InvalidArgument("flashmoe trace makes its weights: name the layer by --preset, --config or its sizes");
-  }
-  check_outputs({{"--chrome", options.chrome}, {"--svg", options.svg}, {"--summary", options.summary, "trace"}},
-                job.inputs);
-}
-
 }  // namespace
 
 ExitCode trace(const TraceOptions& options) {
-  if (options.shared.processes) throw InvalidArgument("--processes goes with run and verify: leave it out of trace");
-  if (!options.shared.output.empty()) {
-    throw InvalidArgument(
-        "--output goes with run, verify and route: leave it out, trace writes by --chrome, --svg and "
-        "--summary");
-  }
   const Interruption interruption;
   const Machine machine = this_machine();
   Job job = make_job(options.shared, machine.num_cores);
   const Recording recording{.records = records_of(options, job), .late = late_rank_of(options, job)};
-  check_options(options, job);
+  check_outputs({{"--chrome", options.chrome}, {"--svg", options.svg}, {"--summary", options.summary, "trace"}},
+                job.inputs);
   const Group group = Group::local(job.problem.num_ranks, job.group);
   const LayerInfo info = LayerFactory::plan(group, job.problem);
   const std::int64_t num_compared = std::min(job.verify_tokens.value_or(kSampledTokens), job.num_tokens());

@@ -6,6 +6,9 @@ namespace flashmoe::cli {
 
 void add_trace_options(CLI::App& command, TraceOptions& options) {
   add_options(command, options.shared);
+  options.shared.takes_checkpoint = false;  // weights are made
+  leave_out(command, {"--checkpoint", "--layer", "--output"});
+  leave_out_processes(command);
   const std::string timeline = "Timeline";
   command.add_option("--chrome", options.chrome, "Write the timeline as JSON that Perfetto and chrome://tracing open")
       ->group(timeline);

@@ -1,4 +1,4 @@
-// The flags of `flashmoe trace`: those of `run`, and where the timeline goes.
+// The flags of `flashmoe trace`: those of `run` on one process with weights that are made, and where the timeline goes.
 #pragma once
 
 #include <optional>

@@ -6,6 +6,10 @@
 
 #include <cstdlib>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "cli/program.hpp"
 #include "core/enumerators.hpp"
 #include "support/sanitized.hpp"
@@ -176,6 +180,26 @@ TEST(CliErrors, what_is_no_number_is_named) {
 TEST(CliErrors, a_command_that_does_not_exist_is_named) {
   expect_refused("foo", "no command is called foo");
   expect_refused("", "A subcommand is required");
+}
+
+TEST(CliErrors, a_flag_that_would_change_nothing_is_refused_and_not_in_the_help) {
+  const std::pair<std::string, std::vector<std::string>> cases[] = {
+      {"info", {"--routing", "--seed", "--deadline", "--verify-tokens", "--output", "--rank"}},
+      {"route", {"--routing", "--engine", "--wire-form", "--result-form", "--wave-tokens", "--wave-ring", "--batch-invariant",
+                 "--threads", "--deadline", "--verify-tokens", "--device"}},
+      {"trace", {"--checkpoint", "--layer", "--output", "--group-id"}},
+  };
+  for (const auto& [command, flags] : cases) {
+    const std::string help = flashmoe(command + " --help").out;
+    EXPECT_THAT(help, testing::HasSubstr("--top-k"));
+    EXPECT_THAT(help, testing::Not(testing::HasSubstr("--processes")));
+    expect_refused(command + " --processes" + kSmall, "--processes");
+    for (const std::string& flag : flags) {
+      EXPECT_THAT(help, testing::Not(testing::HasSubstr(flag + " "))) << command;
+      expect_refused(command + kSmall + flag + " 1", flag);
+    }
+  }
+  expect_refused("bench --backend cpu --preset thesis --name small", "--name (small) goes with a layer given by its sizes");
 }
 
 }  // namespace

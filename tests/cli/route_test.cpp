@@ -43,9 +43,7 @@ TEST(CliRoute, a_run_with_its_files_is_the_run_with_the_checkpoint_s_router) {
   EXPECT_EQ(results("own.npy", ""), results("files.npy", " --routing " + files));
 }
 
-TEST(CliRoute, flags_of_a_layer_s_run_are_refused) {
-  expect_refused("route --backend cpu --preset qwen3-30b-a3b --routing uniform", "--routing goes with run");
-  expect_refused("route --backend cpu --preset qwen3-30b-a3b --processes", "--processes goes with run");
+TEST(CliRoute, a_folder_that_does_not_exist_is_named) {
   expect_refused("route --backend cpu --preset qwen3-30b-a3b --tokens 1 --output /nowhere/ids.npy", "/nowhere/ids.npy");
 }
 
