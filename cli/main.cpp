@@ -16,6 +16,7 @@
 #include "flashmoe/error.hpp"
 #include "flashmoe/version.hpp"
 #include "log.hpp"
+#include "parse_error.hpp"
 
 namespace flashmoe::cli {
 
@@ -159,11 +160,7 @@ ExitCode parse_and_run(int argc, char** argv) {
       app.exit(error);  // --help, --version
       return kRight;
     }
-    // Where no command is known the parser only says that it wants one.
-    const bool unknown = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
-    const bool too_large = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;  // of the option's own type
-    log_error((unknown ? fmt::format("no command is called {}", printable(argv[1])) : std::string(error.what())) +
-              (too_large ? ": the number is too large" : "") + " (flashmoe --help lists the commands and flags)");
+    log_error(sentence_of(error, app, {argv + 1, argv + argc}));
     return kBadInput;
   }
   return guarded(command);

@@ -202,5 +202,19 @@ TEST(CliErrors, a_flag_that_would_change_nothing_is_refused_and_not_in_the_help)
   expect_refused("bench --backend cpu --preset thesis --name small", "--name (small) goes with a layer given by its sizes");
 }
 
+TEST(CliErrors, a_flag_that_a_command_does_not_have_is_named) {
+  for (const std::string flag : {"--config /x", "--checkpoint x", "--layer 3", "--layer=3"}) {
+    const std::string name = flag.substr(0, flag.find_first_of(" ="));
+    expect_refused("bench" + kSmall + flag, "bench has no flag " + name + " (flashmoe bench --help lists its flags)");
+  }
+  expect_refused("run --fast" + kSmall, "run has no flag --fast (flashmoe run --help lists its flags)");
+  expect_refused("--fast", "(flashmoe --help lists the commands)");
+}
+
+TEST(CliErrors, a_flag_that_is_given_twice_is_named) {
+  expect_refused("run --hidden 64" + kSmall, "--hidden is given more than once: leave one out");
+  expect_refused("bench --csv a --csv b" + kSmall, "--csv is given more than once: leave one out");
+}
+
 }  // namespace
 }  // namespace flashmoe
