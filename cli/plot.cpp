@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,9 +20,14 @@ ExitCode plot(const std::vector<std::string>& arguments) {
         "flashmoe plot needs tools/plot of a checkout, and the program lies in none: run the one in a "
         "checkout's build folder");
   }
-  const std::string python = (*checkout / ".venv/plot/bin/python").string();
   const std::string script = (*checkout / "tools/plot/plot.py").string();
-  if (access(python.c_str(), X_OK) != 0) {
+  const bool asks_for_help = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+    return argument == "--help" || argument == "-h";
+  });
+  std::string python = (*checkout / ".venv/plot/bin/python").string();
+  const bool installed = access(python.c_str(), X_OK) == 0;
+  if (!installed && asks_for_help) python = "python3";  // any will do: nothing is drawn
+  if (!installed && !asks_for_help) {
     throw InvalidArgument(fmt::format("flashmoe plot needs matplotlib in {}: run {}",
                                       (*checkout / ".venv/plot").string(),
                                       (*checkout / "tools/bootstrap.sh plot").string()));
@@ -31,7 +37,7 @@ ExitCode plot(const std::vector<std::string>& arguments) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  execv(python.c_str(), pointers.data());
+  execvp(python.c_str(), pointers.data());
   throw Error(
       fmt::format("{} could not be started ({}): run tools/bootstrap.sh plot again", python, std::strerror(errno)));
 }

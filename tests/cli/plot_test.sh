@@ -82,8 +82,16 @@ assert page.timelines([\"$work/late.json\"]) == []
 rows = [line for line in page.late_ranks([\"$work/late.json\"]) if \"2000 (rank 1) | 0 |\" in line]
 assert len(rows) == 1, rows'"
 
+# A checkout where nothing is installed yet.
+mkdir -p "$work/checkout/tools/plot" "$work/checkout/build"
+cp "$FLASHMOE_SOURCE_DIR"/tools/plot/*.py "$work/checkout/tools/plot"
+cp "$FLASHMOE_PROGRAM" "$work/checkout/build/flashmoe"
+expect "what is missing is named" 2 "needs matplotlib in .*: run .*tools/bootstrap.sh plot" "$work/checkout/build/flashmoe" plot
+expect "help needs nothing" 0 "" "$work/checkout/build/flashmoe" plot --help
+mv "$work/out" "$work/said"
+expect "and it lists the flags" 0 "" grep -q -e "--check-page" "$work/said"
+
 if [ ! -x "$FLASHMOE_SOURCE_DIR/.venv/plot/bin/python" ]; then
-  expect "what is missing is named" 2 "needs matplotlib in .*: run .*tools/bootstrap.sh plot" "$FLASHMOE_PROGRAM" plot
   echo "skipped: drawing needs matplotlib: run tools/bootstrap.sh plot"
   [ "$failures" = 0 ] && exit 77
   exit 1
