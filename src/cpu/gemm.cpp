@@ -54,14 +54,10 @@ class Buffer {
 template <class Product>
 void run(const Product& product) {
   static std::mutex mutex;
-  if (one_at_a_time()) {
-    const std::lock_guard lock(mutex);
-    const Buffer buffer;
-    product();
-  } else {
-    const Buffer buffer;
-    product();
-  }
+  std::unique_lock lock(mutex, std::defer_lock);
+  if (one_at_a_time()) lock.lock();
+  const Buffer buffer;
+  product();
 }
 
 void gemm(int m, int n, int k, const float* a, const float* b, float* c) {

@@ -19,7 +19,7 @@ const std::string kLayer = " --hidden 256 --intermediate 96 --experts 8 --top-k 
 
 TEST(CliProcesses, flags_that_do_not_go_together_are_refused) {
   expect_refused("run --processes --backend cpu" + kLayer, "--processes gives every rank a GPU of its own");
-  expect_refused("info --processes" + kLayer, "--processes");
+  expect_refused("info --processes" + kLayer, "info has no flag --processes");
   expect_refused("run --rank 1 --group-id g" + kLayer, "--processes");
   expect_refused("run --processes --rank 1" + kLayer, "--group-id");
   expect_refused("run --processes --group-id g" + kLayer, "--rank");

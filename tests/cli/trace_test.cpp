@@ -157,7 +157,7 @@ TEST(CliTrace, bad_input_is_refused) {
   const std::pair<const char*, const char*> cases[] = {
       {"--records 0", "records (0) must be between 1 and"},
       {"--svg missing/x.svg", "must lie in an existing folder"},
-      {"--output y.npy", "--output"},
+      {"--output y.npy", "trace has no flag --output"},
       {"--svg x --chrome ./x", "--chrome and --svg both name x"},
       {"--routing nothing", "routing (nothing) must be"},
       {"--late-rank 1", "--late-rank requires --late-us"},

@@ -121,7 +121,7 @@ TEST(Opening, is_of_one_block_of_three) {
   }
 }
 
-/// x has more rows, and ids that are none's: neither is looked at.
+/// x has more rows, whose routes are masked: who took them for tokens would write theirs, too.
 TEST(Opening, is_of_as_many_tokens_as_device_memory_says) {
   FLASHMOE_REQUIRE_GPUS(1);
   using cuda_backend::check;
@@ -142,7 +142,7 @@ TEST(Opening, is_of_as_many_tokens_as_device_memory_says) {
     const DeviceMemory x(device, kRows * problem.hidden * 2), y(device, x.bytes()), count(device, 8);
     const DeviceMemory ids(device, kRows * problem.top_k * 4), weights(device, ids.bytes());
     const auto copy = [](const DeviceMemory& to, const void* from, std::size_t bytes) {
-      check(cudaMemset(to.as(), kPoison, to.bytes()), "cudaMemset");  // an id that no expert has
+      check(cudaMemset(to.as(), kPoison, to.bytes()), "cudaMemset");
       if (bytes > 0) check(cudaMemcpy(to.as(), from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
     };
     copy(x, batch.x.data(), batch.x.size());

@@ -159,8 +159,8 @@ __device__ inline Scan scan_consumers(std::uint32_t mine, std::uint32_t* sums, i
   return {sum_before(sums, thread / 32) + scan.before, sum_before(sums, kConsumerWarps)};
 }
 
-/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies; kDeepColumns are more than a
-/// stage holds.
+/// run(std::integral_constant<int, n>{}), n being the rows that a decode tile of `num_rows` multiplies; kDeepColumns are more than
+/// a stage holds.
 template <class Run>
 __device__ __forceinline__ void with_decode_rows(std::uint32_t num_rows, const Run& run) {
   if (num_rows > kDecodeRows) {
@@ -188,8 +188,8 @@ __device__ inline bool is_wide(const TaskSlot& slot, int tile) {
          tile + kTilesAtOnce <= static_cast<int>(slot.task.tile) + slot.task.num_tiles;
 }
 
-/// Calls run(tile) for every product of an up or down task. Its end is asked for again each time: while a product runs there is
-/// no register to keep it in.
+/// Calls run(tile) for every product of an up or down task; for loaders, as consumers keep the tile elsewhere: Consumer::tile().
+/// Its end is asked for again each time, as loaders have few registers, too.
 template <class Run>
 __device__ __forceinline__ void for_each_product(const TaskSlot& slot, const Run& run) {
   const auto end = [&] { return static_cast<int>(slot.task.tile) + slot.task.num_tiles; };

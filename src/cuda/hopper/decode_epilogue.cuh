@@ -29,8 +29,8 @@ class DecodeEpilogue {
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
   }
 
-  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_deep_up(). `tile` is a function, as in
-  /// Epilogue.
+  /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_deep_up(). `tile` is a function, as
+  /// in Epilogue.
   template <class TileOf>
   __device__ __forceinline__ void store_up(const TaskSlot& slot, const TileOf& tile, Sums& first, Sums& second) const {
     const Geometry& g = call_.geometry();

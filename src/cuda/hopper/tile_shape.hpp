@@ -39,8 +39,8 @@ inline constexpr int kStagesAhead = 24;
 
 /// Decode tiles of so few rows are deep: a stage has two steps of k of one tile, as weights stream faster by 256 bytes of a row
 /// than by 128 (docs/adr/0026-weights-by-256-bytes.md); two tiles of a product take turns. What the last stage of a tile has
-/// beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half. So many rows have room
-/// twice where a stage has kMostRows; the largest deep product has kDeepColumns, in the last of which is what lies behind.
+/// beyond k is zeros. The second step's rows are behind kDeepRows rows, its weights in a stage's second half. So many rows have
+/// room twice where a stage has kMostRows; the largest deep product has kDeepColumns, the last of which multiply what lies behind.
 inline constexpr int kDeepRows = 72;
 inline constexpr int kDeepColumns = 80;
 inline constexpr int kDeepSteps = 2;

@@ -21,8 +21,8 @@ __device__ inline std::uint64_t operand(std::uint32_t address) {
   return ((address & 0x3ffffu) >> 4) | (std::uint64_t{1} << 16) | (kStride << 32) | (kSwizzle128 << 62);
 }
 
-/// `value`, the same in all threads of the warp, as ptxas can know it: descriptors that follow from it stay in uniform registers, where
-/// wgmma wants them. Else each of them is moved there, by four instructions before every wgmma. All threads of the warp.
+/// `value`, the same in all threads of the warp, as ptxas can know it: descriptors that follow from it stay in uniform registers,
+/// where wgmma wants them. Else they are moved there, by four instructions before every wgmma. All threads of the warp.
 __device__ inline std::uint32_t uniform(std::uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 /// Accumulators written by other instructions are safe for wgmma after this.
