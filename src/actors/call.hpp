@@ -245,6 +245,10 @@ struct Call {
     return local + local_layout.intermediate +
            (std::int64_t{m_block} * geometry().tile.most_rows() + row) * geometry().intermediate * geometry().element_bytes;
   }
+  FLASHMOE_HD TaggedPacket* tagged_row(std::uint32_t m_block, std::uint32_t row) const {  // [intermediate / kElements]
+    return at<TaggedPacket>(local_layout.tagged_rows) + (std::int64_t{m_block} * geometry().tile.tagged_rows + row) *
+                                                            (geometry().intermediate / TaggedPacket::kElements);
+  }
   FLASHMOE_HD char* partial_row(int slot, std::int64_t entry) const {  // [hidden] accumulators
     return local + local_layout.partial_results +
            (std::int64_t{slot} * geometry().slot_tokens() * geometry().top_k + entry) * geometry().hidden *

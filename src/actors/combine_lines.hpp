@@ -17,8 +17,6 @@ struct ResultLines {
   int num_cells = 0;       ///< of the token
   int num_words = 0;       ///< of each cell, in lines that follow each other
   std::uint64_t tag = 0;
-  /// The cell to look at before all others, so that asking again and again is cheap; num_cells: none.
-  int first_look = 0;
 };
 
 /// y = sum over the cells that exists(cell) says there are, of weight_of(cell) * what the lines from lines_of(cell) on hold,
@@ -36,7 +34,6 @@ int try_combine_lines(const SoloGroup& group, DType dtype, const ResultLines& li
     }
     return true;
   };
-  if (lines.first_look < lines.num_cells && !come(lines.first_look)) return lines.first_look;
   for (int cell = 0; cell < lines.num_cells; ++cell) {
     if (!come(cell)) return cell;
   }

@@ -30,6 +30,7 @@ class Combiner {
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;
+    if (still_awaits(group)) return Step::idle;
     if (!call_.lined()) return combine_next(group);
     return combine_lines(group);
   }
@@ -42,6 +43,24 @@ class Combiner {
   FLASHMOE_HD Step waiting(SignalKind signal, int peer, std::uint64_t expected, std::uint64_t seen) {
     wait_ = {signal, peer, expected, seen};
     return Step::idle;
+  }
+
+  /// Whether what the last step waited for has not come. Most steps end here: the less code they are, the less a GPU has to fetch
+  /// again of what runs beside them (decision 28).
+  FLASHMOE_HD bool still_awaits(const Group& group) {
+    if (awaited_ == nullptr) return false;
+    const std::uint64_t seen = group.broadcast(group.leader() ? peek(awaited_) : 0);
+    if (call_.lined() ? seen == wanted_ : seen >= wanted_) {
+      awaited_ = nullptr;
+      return false;
+    }
+    if (!call_.lined()) wait_.seen = seen;
+    return true;
+  }
+  /// A counter that has to reach `wanted`, or, lined, a tag that has to be it.
+  FLASHMOE_HD void await(const std::uint64_t* word, std::uint64_t wanted) {
+    awaited_ = word;
+    wanted_ = wanted;
   }
 
   // ---- counted form: next_ is a part of a token of the call ------------------------------------------------------
@@ -85,7 +104,10 @@ class Combiner {
       const std::uint64_t target =
           static_cast<std::uint64_t>(call_.roster.num_dispatchers) * (static_cast<std::uint64_t>(wave) + 1);
       const std::uint64_t pushed = observe<Scope::device>(&call_.counters().pushed);
-      if (pushed < target) return waiting(SignalKind::pushed, call_.rank, target, pushed);
+      if (pushed < target) {
+        await(&call_.counters().pushed, target);
+        return waiting(SignalKind::pushed, call_.rank, target, pushed);
+      }
       wave_seen_ = wave;
       block_seen_ = -1;
     }
@@ -122,6 +144,7 @@ class Combiner {
       const bool missing = seen < target;
       if (group.any(missing)) {
         waiting(SignalKind::result_count, group.first(missing, peer), group.first(missing, target), group.first(missing, seen));
+        await(call_.heap_at<std::uint64_t>(call_.heap.result_count(wait_.peer, slot_, block)), wait_.expected);
         return false;
       }
     }
@@ -177,11 +200,10 @@ class Combiner {
     const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const std::int32_t* ids = call_.topk_ids + token * g.top_k;
     const float* weights = call_.topk_weights + token * g.top_k;
-    // The first time a sum is made that nobody needs: while there is time, a GPU fetches the code for it.
+    // The first time there is nothing to sum, but a GPU fetches the code for it while there is time.
     const ResultLines lines{.num_cells = g.top_k,
                             .num_words = columns * g.element_bytes / 8,
-                            .tag = line_tag(call_.generation, call_.epoch),
-                            .first_look = rehearsed_ ? choice_ : g.top_k};
+                            .tag = line_tag(call_.generation, call_.epoch)};
     const int here = try_combine_lines(
         group, call_.math.dtype, lines, call_.y_row(token) + std::int64_t{first_column} * g.element_bytes,
         [&](int choice) {
@@ -189,14 +211,12 @@ class Combiner {
         },
         [&](int choice) { return ids[choice] >= 0; },
         [&](int choice) { return call_.math.weight_on_input ? 1.0f : weights[choice]; });
-    rehearsed_ = true;
     if (here < g.top_k) {
-      choice_ = here;
-      return waiting(SignalKind::result_lines, destination_of(g, ids[choice_]),
-                     static_cast<std::uint64_t>(token * g.top_k + choice_), 0);
+      const std::int64_t route = token * g.top_k + here;
+      await(&call_.heap_at<const Line>(call_.heap.lined_result(call_.epoch, route, tile))->tag, lines.tag);
+      return waiting(SignalKind::result_lines, destination_of(g, ids[here]), static_cast<std::uint64_t>(route), 0);
     }
     next_ = helps_ ? end_ : next_ + call_.roster.num_dispatchers;
-    choice_ = 0;
     finished_ = next_ >= end_;
     return finished_ ? Step::finished : Step::advanced;
   }
@@ -206,13 +226,14 @@ class Combiner {
   int parts_ = 0;                 ///< of a token; 0 before the first step
   std::int64_t end_ = 0;          ///< lined: of the parts for this combiner
   int slot_ = 0;                  ///< counted: ring slot of wave_seen_, or of the wave waited for
-  int choice_ = 0;                ///< lined: the first whose results had not come
   bool helps_ = false;
   bool takes_one_ = false;        ///< counted: there are as many helpers as parts, and all of them come
   bool finished_ = false;
   std::int64_t wave_seen_ = -1;   ///< wave whose result targets are known
   int block_seen_ = -1;           ///< its token block whose results are complete
-  bool rehearsed_ = false;        ///< a sum was made that nobody needs: see combine_lines()
+  bool rehearsed_ = false;        ///< counted: a sum was made that nobody needs, so that a GPU has fetched the code for it
+  const std::uint64_t* awaited_ = nullptr;  ///< what is waited for, see await(); null: nothing, or it has come
+  std::uint64_t wanted_ = 0;
   Wait wait_;
 };
 

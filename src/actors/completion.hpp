@@ -72,7 +72,7 @@ class Completion {
 
   FLASHMOE_HD void finish_up(const Group& group) {
     group.sync();
-    if (group.leader()) add<Scope::device>(&call_.m_block(task_.index).up_done, std::uint32_t{task_.num_tiles});
+    if (group.leader()) add<Scope::device>(&call_.m_block(task_.index).up_done, half_tiles(task_));
   }
 
   template <class SignalResults>

@@ -146,6 +146,7 @@ struct LocalLayout {
   std::size_t lined_cursors = 0;     // [num_dispatchers][num_ranks] u32
   std::size_t lined_rows = 0;        // [num_ranks][lined_tokens][hidden]
   std::size_t intermediate = 0;      // [num_m_blocks][tile.most_rows()][intermediate]
+  std::size_t tagged_rows = 0;       // [num_m_blocks][tile.tagged_rows][intermediate / TaggedPacket::kElements] TaggedPacket
   std::size_t partial_results = 0;   // [num_ranks][wave_ring][slot_tokens * top_k][hidden] accumulators, pre_reduced only
   std::size_t total_bytes = 0;
 };
@@ -224,6 +225,8 @@ constexpr LocalLayout make_local_layout(const Geometry& g, const Roster& roster)
   layout.lined_rows = take(std::int64_t{g.num_ranks} * g.lined_tokens, static_cast<std::size_t>(g.row_bytes()));
   layout.intermediate = take(std::int64_t{g.num_m_blocks} * g.tile.most_rows() * g.intermediate,
                              static_cast<std::size_t>(g.element_bytes));
+  layout.tagged_rows = take(std::int64_t{g.num_m_blocks} * g.tile.tagged_rows * g.intermediate / TaggedPacket::kElements,
+                            sizeof(TaggedPacket));
   layout.partial_results = take(g.pre_reduced ? waves * slots * g.top_k * g.hidden : 0,
                                 static_cast<std::size_t>(accumulator_bytes(g)));
   layout.total_bytes = arena.total_bytes();

@@ -107,6 +107,28 @@ FLASHMOE_HD inline bool narrow_ups_are_better(const Call& call, const NarrowUps&
   return call.plan.narrow_ends && ends && 2 * in_last_round <= processors;
 }
 
+/// Whether the m-block's up tasks have half a tile each, in a call all of whose m-blocks are known: where all of them are no more
+/// than processors even so, each of which reads only so fast.
+FLASHMOE_HD inline bool halved_ups_are_better(const Call& call, const NarrowUps& blocks) {
+  const std::uint32_t tasks = half_tiles(call.geometry().num_up_tiles()) * blocks.of_call;
+  return blocks.rows <= static_cast<std::uint32_t>(call.geometry().tile.half_rows) && tasks > 0 &&
+         tasks <= static_cast<std::uint32_t>(call.roster.num_processors);
+}
+
+/// Whether an m-block of `rows`, the only one of its expert in a call of `of_call`, has its intermediate in tagged packets, if no
+/// other has its place: where up tasks are one round, all down tasks wait for the last of them.
+FLASHMOE_HD inline bool tagged_rows_are_better(const Call& call, std::uint32_t rows, std::uint32_t of_call) {
+  const std::uint32_t tiles = static_cast<std::uint32_t>(call.geometry().num_up_tiles()) * of_call;
+  return rows <= static_cast<std::uint32_t>(call.geometry().tile.tagged_rows) &&
+         tiles <= static_cast<std::uint32_t>(call.roster.num_processors);
+}
+
+/// How the up tasks of an expert's m-blocks are cut.
+FLASHMOE_HD inline void choose_ups(const Call& call, const NarrowUps& blocks, TaskBatch& ups) {
+  ups.halved = halved_ups_are_better(call, blocks);
+  ups.narrow = ups.halved || narrow_ups_are_better(call, blocks);
+}
+
 /// Whether the up tasks of m-block `index` of `cut`, all that a call has, are narrow so that processors, which begin together, get
 /// out of step: with tasks of one length they would end their tiles together, and no weights would come meanwhile. It is every
 /// other m-block of the first round of several, where a round has many: of long tasks the mixture costs more than it brings.
@@ -140,6 +162,7 @@ struct ExpertCut {
   std::uint32_t rows;         ///< that the expert has in no m-block
   bool rehearsing;            ///< `count` is 0, all slots are looked at
   bool early;                 ///< see MBlock::cut_early
+  bool tagged = false;        ///< see MBlock::tagged
 };
 
 /// Fills them; returns how many rows they took. One thread. What it reads of the call it reads once: it stores in between.
@@ -174,6 +197,7 @@ FLASHMOE_HD std::uint32_t fill_m_blocks(const Call& call, const ExpertCut& cut, 
     block.group_offset = filled++;
     block.group_size = cut.count;
     block.cut_early = cut.early ? 1 : 0;
+    block.tagged = cut.tagged ? 1 : 0;
     place = place + 1 < places ? place + 1 : 0;
     taken_rows += rows;
     rows = segments = 0;

@@ -69,7 +69,7 @@ class Processor {
   /// Whether the up tiles of the down task's m-block are stored. Their tasks come before it in the ring, so processors
   /// that wait for nothing later have them.
   FLASHMOE_HD bool all_stored(const Group& group) {
-    const auto wanted = static_cast<std::uint32_t>(call_.geometry().num_up_tiles());
+    const std::uint32_t wanted = half_tiles(call_.geometry().num_up_tiles());
     std::uint32_t stored = 0;
     if (group.leader()) stored = observe<Scope::device>(&call_.m_block(task_.index).up_done);
     stored = group.broadcast(stored);

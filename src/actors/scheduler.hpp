@@ -273,11 +273,12 @@ class Scheduler {
       return waiting(SignalKind::task, num_cut_, retired_);
     }
     group.sync();
-    const std::uint32_t rows = my_pending_;
+    std::uint32_t rows = my_pending_;
     if (ups.size > 0 || (rehearsing_ && my_expert_ < geometry().num_local_experts)) {
       const ExpertCut cut{my_expert_, index_of(num_cut_ + wanted.before), ups.size, my_pending_, rehearsing_, false};
       const std::uint32_t taken = fill_m_blocks(call_, cut, RowsByCursors(call_, my_expert_, nothing_will_land()));
       my_pending_ = my_pending_ > taken ? my_pending_ - taken : 0;  // it may have taken what has landed since
+      rows = rows > taken ? rows : taken;
     }
     group.sync();
     num_cut_ += count;
@@ -287,7 +288,7 @@ class Scheduler {
       looked_ = false;
       if (rehearsing_ || first_expert_ >= geometry().num_local_experts) end_pass();
     }
-    ups.narrow = nothing_will_land() && narrow_ups_are_better(call_, ups_so_far(wanted, count, rows));
+    if (nothing_will_land()) choose_ups(call_, ups_so_far(wanted, count, rows), ups);
     call_.task_ring().publish(group, ups, sole());
     return Step::advanced;
   }

@@ -17,6 +17,7 @@ struct TaskBatch {
   std::uint32_t index = 0;  ///< up, down: first m-block of the ring; reduce: source * wave_ring + ring slot
   std::uint32_t size = 0;   ///< up, down: m-blocks of one expert whose tasks alternate; reduce, exit: tasks
   bool narrow = false;      ///< up, down: tasks of one tile
+  bool halved = false;      ///< up, narrow: tasks of half a tile
 };
 
 /// How the tiles of an m-block make tasks.
@@ -45,13 +46,14 @@ struct TaskShape {
       return {.kind = batch.kind, .wave_slot = static_cast<std::uint16_t>(batch.index), .tile = number};
     }
     const Place place = place_of(batch, number);
-    const int tile = static_cast<int>(place.product) * tiles_of_task(batch);
+    const int tile = static_cast<int>(batch.halved ? place.product / 2 : place.product) * tiles_of_task(batch);
     const int rest = num_tiles(batch.kind) - tile;
     const int tiles = rest < tiles_of_task(batch) ? rest : tiles_of_task(batch);
     std::uint32_t index = batch.index + place.block;
     if (index >= static_cast<std::uint32_t>(num_m_blocks)) index -= static_cast<std::uint32_t>(num_m_blocks);
     return {.kind = batch.kind,
             .num_tiles = static_cast<std::uint8_t>(tiles),
+            .half = static_cast<std::uint8_t>(batch.halved ? 1 + place.product % 2 : 0),
             .index = index,
             .tile = static_cast<std::uint32_t>(tile)};
   }
@@ -59,7 +61,8 @@ struct TaskShape {
  private:
   FLASHMOE_HD std::uint32_t products(const TaskBatch& batch) const {
     const int tiles = tiles_of_task(batch);
-    return static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
+    const auto products = static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
+    return batch.halved ? 2 * products : products;
   }
   FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
     return batch.kind == TaskKind::up || batch.kind == TaskKind::down ? batch.size * products(batch) : batch.size;
@@ -215,17 +218,17 @@ class TaskRing {
   FLASHMOE_HD static std::uint64_t word_of(const TaskCursor& cursor) { return std::uint64_t{cursor.batch} << 32 | cursor.ticket; }
   FLASHMOE_HD std::uint64_t& cell_of(std::uint32_t batch) const { return cells_[batch & (capacity_ - 1)]; }
 
-  // A cell: first ticket, then 2 bits of kind, 12 of index, 17 of size, 1 of narrow.
+  // A cell: first ticket, then 2 bits of kind, 12 of index, 16 of size, 1 of halved, 1 of narrow.
   static_assert(Limits::num_ranks * Limits::wave_ring <= 1 << 12);  // wave slots; rings of m-blocks have up to 512 places
-  static_assert(Limits::wave_tokens / kReduceSlots < 1 << 17);
+  static_assert(Limits::wave_tokens / kReduceSlots < 1 << 16);
   FLASHMOE_HD static std::uint64_t encode(std::uint32_t ticket, const TaskBatch& batch) {
     const std::uint32_t what = static_cast<std::uint32_t>(batch.kind) | batch.index << 2 | batch.size << 14 |
-                               (batch.narrow ? 1u << 31 : 0u);
+                               (batch.halved ? 1u << 30 : 0u) | (batch.narrow ? 1u << 31 : 0u);
     return std::uint64_t{what} << 32 | ticket;
   }
   FLASHMOE_HD static TaskBatch decode(std::uint64_t word) {
     const auto what = static_cast<std::uint32_t>(word >> 32);
-    return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what << 1 >> 15, what >> 31 != 0};
+    return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what >> 14 & 0xffffu, what >> 31 != 0, (what >> 30 & 1u) != 0};
   }
 
   /// Both halves at once, so that batches and their tickets have one order; a carry must not cross. A sole publisher need

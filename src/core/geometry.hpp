@@ -21,6 +21,10 @@ struct TileShape {
   int pair_rows = std::numeric_limits<int>::max();
   /// Most rows of an m-block whose up tasks may have one tile: with more they would take longer than half of two.
   int narrow_rows = std::numeric_limits<int>::max();
+  /// Most rows of an m-block whose up tasks may have half a tile; 0: none ever.
+  int half_rows = 0;
+  /// Most rows of an m-block whose intermediate may be in tagged packets (core/line.hpp); 0: none ever.
+  int tagged_rows = 0;
   int extra_rows = 0;  ///< that the last m-block of an expert may have beyond `rows`, instead of one more m-block
 
   FLASHMOE_HD constexpr int most_rows() const { return rows + extra_rows; }

@@ -27,4 +27,12 @@ FLASHMOE_HD constexpr std::uint64_t line_tag(std::uint16_t generation, std::uint
   return (std::uint64_t{generation} << 48) | ((sequence + 1) & 0xffffffffffffull);
 }
 
+/// Elements of two bytes that are stored in one instruction with the tag of what stores them, so that whoever waits for them alone
+/// needs neither a fence nor a counter. Half of it is data: for few rows, inside one GPU.
+struct alignas(16) TaggedPacket {
+  static constexpr int kElements = 4;
+  std::uint64_t data;
+  std::uint64_t tag;  ///< line_tag()
+};
+
 }  // namespace flashmoe

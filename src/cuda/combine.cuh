@@ -121,15 +121,8 @@ __device__ int try_combine_lines(const ElementWarp<dtype>& group, DType, const R
   constexpr int kBatch = 8;
   const int num_cells = lines.num_cells;
   const auto count = static_cast<int>(num_lines(lines.num_words));
-  // Under way together with the first look: whoever waits for the last result waits for two reads after it, no more.
   const detail::RowCells row(
       group, num_cells, [&](int cell) -> const void* { return exists(cell) ? lines_of(cell) : nullptr; }, weight_of);
-  if (lines.first_look < num_cells) {
-    const Line* const first = lines_of(lines.first_look);
-    bool come = true;
-    for (int line = group.index(); line < count; line += group.size()) come = come && peek(&first[line].tag) == lines.tag;
-    if (!group.all(come) && row.cell(lines.first_look) != nullptr) return lines.first_look;
-  }
   const int part = group.index() % kLineThreads;
   for (int base = 0; base < count; base += kWarpLines) {
     const int line = base + group.index() / kLineThreads;

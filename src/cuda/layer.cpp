@@ -101,9 +101,11 @@ KernelArgs RankContext::make_args() const {
   args.decode_rows = options_.decode_rows;
   args.early_push = options_.early_push;
   args.early_cut = options_.early_cut;
-  if (engine_of(call.geometry()) == Engine::hopper) {  // narrow up tiles are decode tiles
-    int& narrow_rows = call.heap.geometry.tile.narrow_rows;
-    narrow_rows = std::min(narrow_rows, options_.decode_rows);
+  if (engine_of(call.geometry()) == Engine::hopper) {  // narrow and half up tiles are decode tiles
+    TileShape& tile = call.heap.geometry.tile;
+    tile.narrow_rows = std::min(tile.narrow_rows, options_.decode_rows);
+    tile.half_rows = std::min(tile.half_rows, options_.decode_rows);
+    tile.tagged_rows = std::min(tile.tagged_rows, options_.decode_rows);
   }
   args.state = state_.as<KernelState>();
   args.outcome = outcome_.get();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "cuda/hopper/tile_shape.hpp"
@@ -20,6 +21,7 @@ using cuda_backend::hopper::kDecodeRows;
 
 constexpr int kEvenSteps = 360;  // of k, in steps of 64
 constexpr int kOddSteps = 312;
+constexpr int kEmptyHalf = 280;  ///< the last up tile's second half has no columns
 /// Too few for a call's tasks to be narrow, fewer than it has up tasks; 0: enough for all of them to be.
 constexpr int kFewBlocks = 3;
 
@@ -57,18 +59,53 @@ TEST(DecodeTiles, give_the_bits_of_prefill_tiles) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const Form& form : kForms) {
       for (const bool gated : {true, false}) {
-        // Deep tiles take two steps at once; of kOddSteps the last up tile has no second.
+        // Deep tiles take two steps at once; of kOddSteps the last up tile has no second. With all blocks up tasks have half a
+        // tile.
         for (const auto& [num_blocks, intermediate] :
-             {std::pair(kFewBlocks, kEvenSteps), {kFewBlocks, kOddSteps}, {0, kOddSteps}}) {
+             {std::pair(kFewBlocks, kEvenSteps), {kFewBlocks, kOddSteps}, {0, kOddSteps}, {0, kEmptyHalf}}) {
           const Problem problem = two_experts(dtype, form, gated, kDecodeRows, intermediate);
           if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
           const auto experts = std::make_shared<DenseExperts>(problem, 7);
-          for (const std::int64_t tokens : {1, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 72, 73, 80, 96}) {
+          for (const std::int64_t tokens : {1, 2, 4, 5, 7, 8, 9, 16, 17, 32, 33, 50, 64, 65, 72, 73, 80, 96}) {
             EXPECT_EQ(run(problem, experts, tokens, kDecodeRows, num_blocks), run(problem, experts, tokens, 0, kFewBlocks))
                 << to_string(problem) << " tokens " << tokens;
           }
         }
       }
+    }
+  }
+}
+
+/// Tasks of eight and of seven down tiles, of ten and of nine: products of four, two and one. Experts have one to kQuadRows rows,
+/// and more.
+TEST(DecodeTiles, four_at_once_give_the_bits_of_prefill_tiles) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const auto& [hidden, tiles, dtype] : {std::tuple(1864, 8, DType::bf16), {2360, 10, DType::fp16}}) {
+    const Problem problem{.num_ranks = 1, .hidden = hidden, .intermediate = 136, .num_experts = 128, .top_k = 8,
+                          .max_tokens = 32, .dtype = dtype, .down_bias = true, .wire_form = WireForm::lined};
+    if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+    ASSERT_EQ(plan_call(problem, plan_geometry(problem, CudaWorld::traits(problem)), 32).down_tiles, tiles);
+    const auto experts = std::make_shared<DenseExperts>(problem, 7);
+    for (const std::int64_t tokens : {16, 32}) {
+      Batch batch = make_batch(problem, tokens, 5);
+      for (std::int64_t token = 0; token < tokens; ++token) {  // expert e has the first e + 1 tokens more
+        for (int choice = 0; choice < problem.top_k; ++choice) {
+          if (token <= choice) batch.topk_ids[static_cast<std::size_t>(token * problem.top_k + choice)] = choice;
+        }
+        batch.topk_ids[static_cast<std::size_t>(token * problem.top_k)] = 100;  // and one has all
+      }
+      std::vector<std::vector<char>> outputs;
+      for (const int decode_rows : {kDecodeRows, 0}) {
+        CudaWorld world(problem, experts, {.deadline_seconds = 5.0, .decode_rows = decode_rows});
+        batch.poison();
+        world.poison();
+        world.call({&batch}, 32);
+        EXPECT_EQ(world.message(0), "");
+        outputs.push_back(batch.y);
+      }
+      EXPECT_EQ(outputs[0], outputs[1]) << to_string(problem) << " tokens " << tokens;
+      const auto wanted = reference::layer(problem, *experts, batch.x_view(), batch.routing());
+      EXPECT_LE(error_in_bars(problem, batch, wanted), 1.0);
     }
   }
 }

@@ -108,6 +108,19 @@ TEST(Opening, is_of_all_blocks_but_those_that_make_lists_where_there_are_tasks_e
   EXPECT_EQ(world.opened_tasks(0), static_cast<std::uint64_t>(world.context(0).num_blocks() - kMakeLists)) << world.message(0);
 }
 
+TEST(Opening, is_of_half_tiles_where_half_of_the_blocks_would_have_none) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  const Problem problem = problem_of({128, 8, 1});  // eight m-blocks of three up tiles
+  if (!opens(problem)) GTEST_SKIP() << "only engine hopper without pairs opens";
+  const auto experts = std::make_shared<DenseExperts>(problem, 3);
+  for (const auto& [num_blocks, opened] : {std::pair(48 + kMakeLists, 48u), {47, 24u}}) {
+    CudaWorld world(problem, experts, {.num_blocks = num_blocks, .deadline_seconds = 5.0});
+    Batch batch = make_batch(problem, 1, 1);
+    world.call({&batch}, 1);
+    EXPECT_EQ(world.opened_tasks(0), opened) << world.message(0);
+  }
+}
+
 TEST(Opening, is_of_one_block_of_three) {
   FLASHMOE_REQUIRE_GPUS(1);
   const Shape shape{16, 2, 100, Routing::any};

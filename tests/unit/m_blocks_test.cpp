@@ -116,6 +116,23 @@ TEST(MBlocks, narrow_up_tasks_follow_from_how_many_the_call_has) {
   EXPECT_FALSE(narrow_ups_are_better(call, {.rows = 4, .of_call = 16, .cut = 16, .from_here = 2}));
 }
 
+TEST(MBlocks, up_tasks_have_half_a_tile_where_all_of_a_call_are_no_more_than_processors) {
+  Cutting cutting;
+  Call& call = cutting.call;  // two up tiles an m-block
+  call.roster.num_processors = 16;
+  const auto chosen = [&](std::uint32_t rows, std::uint32_t of_call) {
+    TaskBatch ups{.kind = TaskKind::up};
+    choose_ups(call, {.rows = rows, .of_call = of_call, .cut = 4, .from_here = 1}, ups);
+    return std::pair(ups.narrow, ups.halved);
+  };
+  EXPECT_EQ(chosen(3, 4), std::pair(true, false));  // an engine that has no half tiles
+  call.heap.geometry.tile.half_rows = 3;
+  EXPECT_EQ(chosen(3, 4), std::pair(true, true));
+  EXPECT_EQ(chosen(4, 4), std::pair(true, false));  // too many rows
+  EXPECT_EQ(chosen(3, 5), std::pair(true, false));  // more tasks than processors
+  EXPECT_EQ(chosen(3, 0), std::pair(false, false)); // more may come
+}
+
 TEST(MBlocks, processors_get_out_of_step_in_the_first_of_several_rounds_of_many_m_blocks) {
   Cutting cutting;
   Call& call = cutting.call;  // two up tiles an m-block

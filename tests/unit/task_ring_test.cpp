@@ -49,6 +49,7 @@ struct Ring {
 void expect_task(const Task& task, const Task& wanted) {
   EXPECT_EQ(task.kind, wanted.kind);
   EXPECT_EQ(task.num_tiles, wanted.num_tiles);
+  EXPECT_EQ(task.half, wanted.half);
   EXPECT_EQ(task.wave_slot, wanted.wave_slot);
   EXPECT_EQ(task.index, wanted.index);
   EXPECT_EQ(task.tile, wanted.tile);
@@ -136,12 +137,27 @@ TEST(TaskRing, tasks_of_a_batch_alternate_between_its_m_blocks_and_go_round_the_
 TEST(TaskRing, tasks_of_a_narrow_batch_have_one_tile) {
   Ring ring(8);
   Ring::Taker taker{ring.view};
-  ring.publish({.kind = TaskKind::down, .index = 6, .size = (1 << 17) - 1, .narrow = true});
-  ring.publish({.kind = TaskKind::exit, .size = (1 << 17) - 1});
+  ring.publish({.kind = TaskKind::down, .index = 6, .size = (1 << 16) - 1, .narrow = true});
+  ring.publish({.kind = TaskKind::exit, .size = (1 << 16) - 1});
   expect_task(taker.take(), {.kind = TaskKind::down, .index = 6, .tile = 0});
   expect_task(taker.take(), {.kind = TaskKind::down, .index = 0, .tile = 0});
-  ring.state.next_take += 5 * ((1 << 17) - 1) - 2;
+  ring.state.next_take += 5 * ((1 << 16) - 1) - 2;
   expect_task(taker.take(), {.kind = TaskKind::exit});
+}
+
+TEST(TaskRing, tasks_of_a_halved_batch_have_half_a_tile) {
+  Ring ring(8);
+  Ring::Taker taker{ring.view};
+  ring.publish({.kind = TaskKind::up, .index = 6, .size = 2, .narrow = true, .halved = true});
+  ring.publish({.kind = TaskKind::down, .index = 6, .size = 1, .narrow = true});
+  for (const std::uint32_t tile : {0u, 1u, 2u}) {
+    for (const std::uint8_t half : {1, 2}) {
+      for (const std::uint32_t index : {6u, 0u}) {
+        expect_task(taker.take(), {.kind = TaskKind::up, .half = half, .index = index, .tile = tile});
+      }
+    }
+  }
+  expect_task(taker.take(), {.kind = TaskKind::down, .index = 6, .tile = 0});
 }
 
 /// The tasks of all claims of two, as "m-block.tile", "=" between those of one tile, or "-" for none, until an exit.

@@ -1,7 +1,8 @@
 // What the roles of a Hopper block share: operand stages, task slots, and the barriers between them.
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
-//   foreman --stored--> loaders, consumers               (rows of a task are there; weights may be loaded before)
+//   foreman --stored--> loaders                          (rows of a task are there; weights may be loaded before)
+//   foreman --placed--> consumers                        (where a task's rows are, or its results go, is in its slot)
 //   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
@@ -50,22 +51,26 @@ struct TaskSlot {
   std::uint32_t local_expert;
   bool decode;   ///< up, down: a decode tile
   bool streams;  ///< up, down: of an m-block whose weights no other is likely to want
+  bool tagged;   ///< up, down: the m-block's intermediate is in tagged packets: see tagged_rows.cuh
+  bool quads;    ///< down: products are of four tiles, as long as there are as many
   bool shared;   ///< up, down: the pair's other block has a task of the same weights; each loads half of them for both
   bool aligns;   ///< shared: the two blocks may be at different stages
 };
 inline constexpr int kTaskSlots = 4;
 
 /// What an up or down task multiplies. `alone`: its m-block is the only one of its expert that was cut: of several the others want
-/// the weights, too, and with pairs experts have several, if not cut together. `decode_rows`: most rows of one whose tasks are
-/// decode tiles for being small. One thread.
+/// the weights, too, and with pairs experts have several, if not cut together. `tagged`: see MBlock. `decode_rows`: most rows of
+/// one whose tasks are decode tiles for being small. One thread.
 template <bool kPairs>
-__device__ inline void describe_product(TaskSlot& slot, std::uint32_t local_expert, std::uint32_t num_rows, bool alone,
-                                        std::uint32_t decode_rows) {
+__device__ inline void describe_product(TaskSlot& slot, const Call& call, std::uint32_t local_expert, std::uint32_t num_rows,
+                                        bool alone, bool tagged, std::uint32_t decode_rows) {
   const bool few_rows = alone && num_rows <= decode_rows;
   slot.num_rows = num_rows;
   slot.local_expert = local_expert;
   slot.streams = kPairs ? few_rows : alone;
   slot.decode = few_rows || num_rows > kTileRows;
+  slot.quads = !kPairs && slot.task.kind == TaskKind::down && few_rows && num_rows <= kQuadRows && call.lined();
+  slot.tagged = !kPairs && tagged;
 }
 
 /// Of task `number`'s slot: its barriers' phase.
@@ -84,6 +89,7 @@ struct BlockMemory {
   CutDesk cut_desk;            ///< of the block's scheduler, where it has one
   PairMail mail;
   int tiles[kConsumerWarps];   ///< each one's, see Consumer::tile()
+  std::uint32_t ticket;        ///< the given one, where the block has one
   bool opens;                  ///< what Opening says
   bool gave_up;
   Barrier full[kStages];       ///< 1 with the bytes of bulk copies, and every loader thread
@@ -92,6 +98,7 @@ struct BlockMemory {
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
   Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are found and there
+  Barrier placed[kTaskSlots];  ///< the foreman, once they are found
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   Barrier pushed;              ///< every consumer, once EarlyPush has run
@@ -106,6 +113,7 @@ struct BlockMemory {
     for (Barrier& barrier : ready) barrier.init(1);
     for (Barrier& barrier : filled) barrier.init(32);
     for (Barrier& barrier : stored) barrier.init(32);
+    for (Barrier& barrier : placed) barrier.init(32);
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     pushed.init(kConsumerThreads);
@@ -126,9 +134,20 @@ __device__ inline bool has_scheduler(const Call& call) { return static_cast<int>
 /// The first blocks, so many, have consumers who need the stages first: to make lists, or m-blocks.
 __device__ inline int num_lenders(const Call& call) { return call.roster.scheduler() + 1; }
 __device__ inline bool lends_stages(const Call& call) { return static_cast<int>(blockIdx.x) < num_lenders(call); }
-/// Of a call that opens, see Opening: every block but those has a given ticket, counted from the epoch's first.
+/// Of a call that opens, see Opening: every block but those has a given ticket (BlockMemory::ticket),
+/// counted from the epoch's first.
 __device__ inline bool has_given_ticket(const Call& call) { return call.given_tickets > 0 && !lends_stages(call); }
-__device__ inline std::uint32_t given_ticket(const Call& call) { return blockIdx.x - static_cast<unsigned>(num_lenders(call)); }
+/// Where a call has fewer up tasks than blocks, tickets go round the GPCs: H100 and H200 fill one after another with blocks that
+/// follow each other, and what a full one can read its multiprocessors would share, while others read nothing.
+__device__ inline std::uint32_t given_ticket(const Call& call) {
+  constexpr std::uint32_t kApart = 16;  // multiprocessors of a GPC, about
+  const Geometry& g = call.geometry();
+  const std::uint32_t block = blockIdx.x - static_cast<unsigned>(num_lenders(call));
+  const std::int64_t most_blocks = min(call.num_tokens * g.top_k, std::int64_t{g.num_local_experts});  // m-blocks
+  if (most_blocks * g.num_up_tiles() > call.given_tickets) return block;
+  const std::uint32_t round = block % kApart;  // those before it have a block each in every GPC, or one more
+  return call.given_tickets / kApart * round + min(round, call.given_tickets % kApart) + block / kApart;
+}
 
 /// All of the block's dynamic shared memory.
 __device__ inline BlockMemory& block_memory() {
@@ -188,12 +207,21 @@ __device__ inline bool is_wide(const TaskSlot& slot, int tile) {
          tile + kTilesAtOnce <= static_cast<int>(slot.task.tile) + slot.task.num_tiles;
 }
 
+/// Whether it is of four.
+__device__ inline bool is_quad(const TaskSlot& slot, int tile) {
+  return slot.quads && tile + kQuadTiles <= static_cast<int>(slot.task.tile) + slot.task.num_tiles;
+}
+/// The tile after a product that begins with `tile`.
+__device__ inline int tile_behind(const TaskSlot& slot, int tile) {
+  return tile + (is_quad(slot, tile) ? kQuadTiles : kTilesAtOnce);
+}
+
 /// Calls run(tile) for every product of an up or down task; for loaders, as consumers keep the tile elsewhere: Consumer::tile().
 /// Its end is asked for again each time, as loaders have few registers, too.
 template <class Run>
 __device__ __forceinline__ void for_each_product(const TaskSlot& slot, const Run& run) {
   const auto end = [&] { return static_cast<int>(slot.task.tile) + slot.task.num_tiles; };
-  for (int tile = static_cast<int>(slot.task.tile); tile < end(); tile += kTilesAtOnce) run(tile);
+  for (int tile = static_cast<int>(slot.task.tile); tile < end(); tile = tile_behind(slot, tile)) run(tile);
 }
 
 /// Steps of k of a task.
@@ -204,6 +232,15 @@ __device__ inline int num_steps(const Call& call, const Task& task) {
 /// Stages of a deep tile.
 __device__ inline int num_deep_stages(const Call& call, const Task& task) {
   return (num_steps(call, task) + kDeepSteps - 1) / kDeepSteps;
+}
+/// Stages of half a tile.
+__device__ inline int num_half_stages(const Call& call, const Task& task) {
+  return (num_steps(call, task) + kHalfSteps - 1) / kHalfSteps;
+}
+
+/// First column of up tile `tile`, or of the half of it that the task is of.
+__device__ inline int first_up_column(const Geometry& g, const Task& task, int tile) {
+  return tile * g.tile.up_columns + (task.half == 2 ? g.tile.up_columns / 2 : 0);
 }
 
 }  // namespace flashmoe::cuda_backend::hopper

@@ -28,7 +28,7 @@ class Consumer {
       block_.filled[number % kTaskSlots].wait(parity_of(number));
       const TaskSlot& slot = block_.slots[number % kTaskSlots];
       if (slot.task.kind != TaskKind::exit) {
-        block_.stored[number % kTaskSlots].wait(parity_of(number));  // slot.rows and slot.weights are written
+        block_.placed[number % kTaskSlots].wait(parity_of(number));  // slot.rows and slot.weights are written
       }
       if (leads()) log().waited(SignalKind::task, call_.rank);
       if (slot.task.kind == TaskKind::exit) return;
@@ -74,14 +74,16 @@ class Consumer {
     set_tile(static_cast<int>(slot.task.tile));
     while (true) {
       run_product(slot);
-      const int next = tile() + kTilesAtOnce;
+      const int next = tile_behind(slot, tile());
       if (next >= static_cast<int>(slot.task.tile) + slot.task.num_tiles) return;
       set_tile(next);
     }
   }
 
   __device__ __forceinline__ void run_product(const TaskSlot& slot) {
-    if (slot.decode) {
+    if (slot.task.half != 0 && warp() / 4 > 0) {
+      skip(num_half_stages(call_, slot.task));
+    } else if (slot.decode) {
       run_decode(slot);
     } else if (warp() / 4 * (kTileRows / 2) >= static_cast<int>(slot.num_rows)) {
       skip(num_steps(call_, slot.task));
@@ -101,6 +103,9 @@ class Consumer {
     if constexpr (tokens <= kDeepColumns) {
       if (slot.task.kind == TaskKind::up && call_.math.gated) return run_deep_up<tokens>(slot);
     }
+    if constexpr (!kPairs && tokens <= 16) {
+      if (is_quad(slot, tile())) return run_quad(slot);
+    }
     Accumulators<tokens> first;
     Accumulators<tokens> second;
     clear(first);
@@ -113,6 +118,27 @@ class Consumer {
     } else {
       epilogue.store_down(slot, tile(), first, second);
     }
+    if (leads()) log().worked();
+  }
+
+  /// Four down tiles, whose stages take turns.
+  __device__ __forceinline__ void run_quad(const TaskSlot& slot) {
+    Accumulators<kQuadRows> d[kQuadTiles];
+#pragma unroll
+    for (auto& sums : d) clear(sums);
+    const std::uint32_t first_weight = first_weight_of_group();
+    const int stages = num_deep_stages(call_, slot.task);
+    int before = -1;
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+#pragma unroll
+      for (auto& sums : d) {
+        run_step<false>(before, true, [&](std::uint32_t stage) { multiply_stage<kQuadRows>(stage, first_weight, sums); });
+      }
+    }
+    end_steps<false>(before);
+    if (leads()) log().ran(slot.task);
+    DecodeEpilogue<dtype, kQuadRows>(call_, fabric_, weights_, block_, warp()).store_quad(slot, tile(), d);
     if (leads()) log().worked();
   }
 
@@ -196,11 +222,13 @@ class Consumer {
   /// See run_steps(). Of more tokens products take too long to be waited for; of fewer it is slower (decision 24).
   __device__ static constexpr bool releases_at_once(int tokens) { return tokens > 16 && tokens <= kDeepColumns; }
 
-  /// Both tiles of a wide decode product, or its one.
+  /// Both tiles of a wide decode product, its one, or half of it.
   template <int tokens>
   __device__ __forceinline__ void multiply_tiles(const TaskSlot& slot, int tile, Accumulators<tokens>& first,
                                                  Accumulators<tokens>& second) {
-    if (!is_wide(slot, tile)) {
+    if (tokens <= kHalfRows && slot.task.half != 0) {
+      multiply_half<tokens>(slot, first);
+    } else if (!is_wide(slot, tile)) {
       multiply_tile<tokens>(slot, first);
     } else if constexpr (tokens <= kDeepColumns) {
       multiply_in_turns<tokens>(slot, first, second);
@@ -249,6 +277,24 @@ class Consumer {
     const int stages = tokens <= kDeepColumns ? num_deep_stages(call_, slot.task) : num_steps(call_, slot.task);
     run_steps<releases_at_once(tokens)>(stages, true,
                                         [&](std::uint32_t stage) { multiply_stage<tokens>(stage, first_weight, d); });
+  }
+
+  /// Half a tile: the first warpgroup alone, which is not what weights wait for: all stages are under way.
+  template <int tokens>
+  __device__ __forceinline__ void multiply_half(const TaskSlot& slot, Accumulators<tokens>& d) {
+    run_steps<true>(num_half_stages(call_, slot.task), true, [&](std::uint32_t stage) {
+#pragma unroll
+      for (int step = 0; step < kHalfSteps; ++step) {
+        const std::uint64_t rows = operand(stage + static_cast<std::uint32_t>(step * kHalfStepRows * kStageRowBytes));
+        const std::uint64_t weights =
+            operand(stage + static_cast<std::uint32_t>(kStageTokenBytes + step * kStageWeightBytes / kHalfSteps));
+#pragma unroll
+        for (int k = 0; k < kStageElements / 16; ++k) {
+          const auto at = static_cast<std::uint64_t>(2 * k);
+          wgmma<dtype, tokens>(d, weights + at, rows + at);
+        }
+      }
+    });
   }
 
   /// Of two deep tiles, whose stages take turns.

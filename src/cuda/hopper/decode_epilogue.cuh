@@ -39,7 +39,7 @@ class DecodeEpilogue {
       weigh(slot, second);
     }
     if (call_.math.up_bias) {
-      const int begin = tile() * g.tile.up_columns;
+      const int begin = first_up_column(g, slot.task, tile());
       const bool gated = call_.math.gated;
       const float* bias = weights_.up_bias + std::int64_t{slot.local_expert} * (gated ? 2 : 1) * g.intermediate;
       add_bias(first, bias, begin + column(0), g.intermediate);
@@ -50,7 +50,7 @@ class DecodeEpilogue {
       }
     }
     with_activation(call_.math.activation, [&](auto activation) { activate<activation.value>(first, second); });
-    const int begin = tile() * g.tile.up_columns;
+    const int begin = first_up_column(g, slot.task, tile());
     char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
     const auto row_of = [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; };
     await_warpgroup();
@@ -61,7 +61,7 @@ class DecodeEpilogue {
   /// Of a deep gated tile a thread has one unit, gate in the even pairs of accumulators, up in the odd ones.
   __device__ __forceinline__ void store_deep_up(const TaskSlot& slot, int tile, Sums& d) const {
     const Geometry& g = call_.geometry();
-    const int begin = tile * g.tile.up_columns;
+    const int begin = first_up_column(g, slot.task, tile);
     if (call_.math.weight_on_input) weigh(slot, d);
     if (call_.math.up_bias) {
       const int unit = begin + warp_ * 8 + lane_ / 4;
@@ -80,6 +80,9 @@ class DecodeEpilogue {
         d[i + 1] = gate_up(activation.value, d[i + 1], d[i + 3], alpha, limit);
       }
     });
+    if constexpr (kGroups == 2) {
+      if (slot.tagged) return store_tagged(slot, d, begin);
+    }
     char* const rows = call_.intermediate_row(slot.task.index, 0) + std::int64_t{begin} * 2;
     await_warpgroup();
     store_half(slot, d, [&](int row) { return rows + std::int64_t{row} * g.intermediate * 2; }, g.intermediate - begin);
@@ -107,6 +110,33 @@ class DecodeEpilogue {
       store(slot, first, 0, row_of, columns);
       if (wide) store(slot, second, 1, row_of, columns);
     }
+  }
+
+  /// Down tiles from `tile` on, in lines.
+  __device__ __forceinline__ void store_quad(const TaskSlot& slot, int tile, Sums (&d)[kQuadTiles]) const {
+    static_assert(kGroups == 1);
+    const int hidden = call_.geometry().hidden;
+    const int begin = tile * kDownColumns;
+    if (call_.math.down_bias) {
+      const float* bias = weights_.down_bias + std::int64_t{slot.local_expert} * hidden;
+#pragma unroll
+      for (int i = 0; i < kQuadTiles; ++i) add_bias(d[i], bias, begin + i * kDownColumns + column(0), hidden);
+    }
+    constexpr int kRowBytes = kQuadTiles * kDownColumns * 2 + 16;  // rows start in different banks
+    static_assert(kQuadRows * kRowBytes <= kConsumerWarps * kStagingBytes);
+    char* const staging = block_.staging[0];
+    await_consumers();
+    char* const mine = staging + lane_ % 8 * kRowBytes + warpgroup() * kGroupColumns * 2 + (warp_ % 4 * 2 + lane_ / 8 % 2) * 16;
+#pragma unroll
+    for (int i = 0; i < kQuadTiles; ++i) {
+      store_matrices_transposed(shared_address(mine + i * kDownColumns * 2), round_pair<dtype>(d[i][0], d[i][1]),
+                                round_pair<dtype>(d[i][2], d[i][3]));
+    }
+    await_consumers();
+    const std::size_t at = bytes_of_lines_before(call_, slot.task, tile);
+    const std::size_t tile_lines = bytes_of_lines_before(call_, slot.task, static_cast<int>(slot.task.tile) + 1);
+    push_staged_tiles<kQuadTiles>(slot, 0, static_cast<int>(slot.num_rows), kRowBytes, at, tile_lines, hidden - begin);
+    await_consumers();
   }
 
  private:
@@ -232,6 +262,26 @@ class DecodeEpilogue {
     await_warpgroup();
   }
 
+  /// The same in tagged packets. Lanes four apart have units that follow each other, of two rows in the first two accumulators.
+  __device__ __forceinline__ void store_tagged(const TaskSlot& slot, const Sums& d, int begin) const {
+    static_assert(TaggedPacket::kElements == 4 && kTaggedRows <= 8);
+    std::uint32_t units[4];  // of an even row in the lower halves, of the next row in the upper ones
+#pragma unroll
+    for (int i = 0; i < 4; ++i) units[i] = __shfl_down_sync(WarpGroup::kAll, round_pair<dtype>(d[0], d[1]), 4 * i);
+    const int unit = begin + warp_ * 8 + lane_ / 4;
+    if (lane_ / 4 % 4 != 0 || unit >= call_.geometry().intermediate) return;
+    const std::uint64_t tag = line_tag(call_.generation, call_.epoch);
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const auto row = static_cast<std::uint32_t>(token(0) + odd);
+      if (row >= slot.num_rows) continue;
+      const std::uint32_t halves = odd == 0 ? 0x5410 : 0x7632;
+      store_16(call_.tagged_row(slot.task.index, row) + unit / TaggedPacket::kElements,
+               make_uint4(__byte_perm(units[0], units[1], halves), __byte_perm(units[2], units[3], halves),
+                          static_cast<std::uint32_t>(tag), static_cast<std::uint32_t>(tag >> 32)));
+    }
+  }
+
   __device__ __forceinline__ void keep_partials(const TaskSlot& slot, const Sums& d, int column) const {
     const int hidden = call_.geometry().hidden;
 #pragma unroll
@@ -251,7 +301,6 @@ class DecodeEpilogue {
                                              int columns) const {
     constexpr int kLineRowBytes = kTileColumns * 2 + 16;  // rows start in different banks
     static_assert(16 * kLineRowBytes <= kConsumerWarps * kStagingBytes);
-    const WarpGroup warp;
     char* const staging = block_.staging[0];
     const auto num_rows = static_cast<int>(slot.num_rows);
     const std::size_t at = bytes_of_lines_before(call_, slot.task, tile);
@@ -264,19 +313,25 @@ class DecodeEpilogue {
       stage_pair(first, group, shared_address(mine));
       if (wide) stage_pair(second, group, shared_address(mine + kTileColumns));
       await_consumers();
-      const int rows = min(num_rows - 8 * group, 16);
-#pragma unroll 1
-      for (int part = warp_; part < 2 * rows; part += kConsumerWarps) {  // a tile of a row
-        const int staged = part / 2;
-        const int half = part % 2;
-        const int valid = min(columns - half * kDownColumns, kDownColumns);
-        if (valid <= 0) continue;
-        const std::uint64_t place = slot.rows[8 * group + staged];
-        fabric_.put_row_lines(warp, rank_of_place(place), offset_of_place(place) + at + half * tile_lines,
-                              staging + staged * kLineRowBytes + half * kDownColumns * 2, valid / 4,
-                              line_tag(call_.generation, call_.epoch));
-      }
+      push_staged_tiles<2>(slot, 8 * group, min(num_rows - 8 * group, 16), kLineRowBytes, at, tile_lines, columns);
       await_consumers();
+    }
+  }
+
+  /// `tiles` of rows from `first_row` on, which lie in the staging area; `columns`: of all of them together. Each warp sends some.
+  template <int tiles>
+  __device__ __forceinline__ void push_staged_tiles(const TaskSlot& slot, int first_row, int num_rows, int row_bytes,
+                                                    std::size_t at, std::size_t tile_lines, int columns) const {
+#pragma unroll 1
+    for (int part = warp_; part < tiles * num_rows; part += kConsumerWarps) {  // a tile of a row
+      const int staged = part / tiles;
+      const int tile = part % tiles;
+      const int valid = min(columns - tile * kDownColumns, kDownColumns);
+      if (valid <= 0) continue;
+      const std::uint64_t place = slot.rows[first_row + staged];
+      fabric_.put_row_lines(WarpGroup{}, rank_of_place(place), offset_of_place(place) + at + tile * tile_lines,
+                            block_.staging[0] + staged * row_bytes + tile * kDownColumns * 2, valid / 4,
+                            line_tag(call_.generation, call_.epoch));
     }
   }
 

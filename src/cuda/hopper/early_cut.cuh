@@ -179,7 +179,7 @@ class EarlyCut {
       const std::uint32_t size = rehearsing ? 0 : ups.tasks.size;
       if (size == 0 && (!rehearsing || ups.expert >= num_experts_)) return;
       const RowsByCounts counted{counts() + ups.expert, firsts() + ups.expert, slots(), num_experts_, call_.geometry().wave_ring};
-      fill_m_blocks(call_, {ups.expert, ups.tasks.index, size, ups.rows, rehearsing, true}, counted);
+      fill_m_blocks(call_, {ups.expert, ups.tasks.index, size, ups.rows, rehearsing, true, batches.tags(ups.rows)}, counted);
       if (rehearsing) return;
       fence_release<Scope::device>();
       ring.place(ups.at, ups.tasks);

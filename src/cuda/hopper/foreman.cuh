@@ -26,7 +26,7 @@ class Foreman {
         ring_(call.task_ring(kPairs ? 2 : 1)), cursor_(ring_.first()), pair_(block.mail) {
     if (kPairs || !has_given_ticket(call)) return;
     opening_ = claimed_ = true;
-    ticket_ = cursor_.ticket + given_ticket(call);
+    ticket_ = cursor_.ticket + block.ticket;
   }
 
   __device__ Step step(const WarpGroup& group) {
@@ -187,7 +187,9 @@ class Foreman {
     }
   }
 
-  /// The last task's rows are found and there.
+  /// The last task's rows are found.
+  __device__ void tell_placed() { block_.placed[(num_filled_ - 1) % kTaskSlots].arrive(); }
+  /// They are there, too.
   __device__ void tell_stored() {
     block_.stored[(num_filled_ - 1) % kTaskSlots].arrive();
     waiting_for_rows_ = false;
@@ -196,7 +198,7 @@ class Foreman {
   /// Lets the loaders read the intermediate once all up tiles of the m-block are stored.
   __device__ Step release_rows(const WarpGroup& group) {
     const Task& task = last_slot().task;
-    const auto wanted = static_cast<std::uint32_t>(call_.geometry().num_up_tiles());
+    const std::uint32_t wanted = half_tiles(call_.geometry().num_up_tiles());
     std::uint32_t stored = 0;
     if (group.leader()) stored = observe<Scope::device>(&call_.m_block(task.index).up_done);
     stored = group.broadcast(stored);
@@ -239,6 +241,7 @@ class Foreman {
     if (task.kind == TaskKind::reduce) {
       if (group.leader()) slot.num_rows = reduce_slots(call_.wave(task.wave_slot), task.tile);
       tell_filled(number);
+      tell_placed();
       tell_stored();
     } else {
       find_rows(group, task, slot);
@@ -250,10 +253,11 @@ class Foreman {
   __device__ void find_rows(const WarpGroup& group, const Task& task, TaskSlot& slot) {
     const MBlock& block = call_.m_block(task.index);
     const bool early = !kPairs && block.cut_early != 0;
+    const bool tagged = !kPairs && block.tagged != 0;
     const std::uint32_t group_size = block.group_size;
     const std::uint32_t num_rows = block.num_rows;
     const BlockRows rows = rows_of(group, block);
-    if (group.leader()) describe_product<kPairs>(slot, block.local_expert, num_rows, group_size == 1, decode_rows_);
+    if (group.leader()) describe_product<kPairs>(slot, call_, block.local_expert, num_rows, group_size == 1, tagged, decode_rows_);
     group.sync();
     if (early) {
       if (task.kind == TaskKind::up) tell_filled(num_filled_ - 1);
@@ -264,6 +268,7 @@ class Foreman {
     }
     tell_filled(num_filled_ - 1);
     locate_rows(group, slot, rows);
+    tell_placed();
     if (task.kind == TaskKind::up) tell_stored();
   }
 
@@ -284,6 +289,7 @@ class Foreman {
     on_their_way_ = false;
     if (slot.task.kind == TaskKind::down) tell_filled(num_filled_ - 1);
     locate_rows(group, slot, awaited_);
+    tell_placed();
     if (slot.task.kind == TaskKind::up) tell_stored();
     return Step::advanced;
   }
@@ -300,6 +306,7 @@ class Foreman {
     for (auto row = static_cast<std::uint32_t>(group.index()); row < slot.num_rows; row += 32) {
       slot.rows[row] = reinterpret_cast<std::uint64_t>(call_.heap_base[call_.rank]);  // which has room for more than a row
     }
+    tell_placed();
   }
 
   /// An m-block's rows: each lane has one segment.

@@ -39,9 +39,6 @@ __device__ void help_combine(const KernelArgs& args, const Call& call, BlockMemo
   run_actor(args, call, group, Actor::combiner, combiner, log, kCombinerPauseNs);
 }
 
-inline constexpr int kFirstLoader = kForemen + kServiceWarps;
-inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
-
 /// The end of all roles. __syncthreads() would have to be one place in the code for all threads of the block.
 __device__ inline void await_all_roles() { named_barrier<0, kBlockThreads>(); }
 
@@ -64,8 +61,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     first_id = Opening::prepare(args, block, static_cast<int>(threadIdx.x) - kFirstConsumer * 32);
   }
   begin_trace(args, block.logs);
-  load_call(args, block.call, block.traffic, block.gave_up,
-            [&] { block.call.given_tickets = kPairs ? 0 : Opening::num_blocks(args, block.call); });
+  load_call(args, block.call, block.traffic, block.gave_up, [&] {
+    block.call.given_tickets = kPairs ? 0 : Opening::num_blocks(args, block.call);
+    block.ticket = has_given_ticket(block.call) ? given_ticket(block.call) : 0;
+  });
   const Call& call = block.call;
   const Fabric fabric(call.heap_base, call.rank, &block.traffic);
   const BlockPair<kPairs> pair(block.mail);

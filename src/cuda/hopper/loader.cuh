@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/hopper/block.cuh"
+#include "cuda/hopper/tagged_rows.cuh"
 #include "cuda/hopper/tensor_maps.hpp"
 
 namespace flashmoe::cuda_backend::hopper {
@@ -21,6 +22,7 @@ class Loader {
     if (asks()) {  // while there is nothing else to do
       prefetch_map(maps_.up);
       prefetch_map(maps_.deep_up);
+      prefetch_map(maps_.half_up);
       prefetch_map(maps_.down);
       prefetch_map(maps_.narrow_down);
       prefetch_map(maps_.intermediate);
@@ -72,12 +74,15 @@ class Loader {
     num_asked_ = 0;
     const Task& task = slot.task;
     const int tiles_left = static_cast<int>(task.tile) + task.num_tiles - tile;
-    const int stages_left = is_deep(slot) ? tiles_left * num_deep_stages(call_, task)
-                                          : (tiles_left + kTilesAtOnce - 1) / kTilesAtOnce * num_steps(call_, task);
+    const int stages_left = task.half != 0  ? num_half_stages(call_, task)
+                            : is_deep(slot) ? tiles_left * num_deep_stages(call_, task)
+                                            : (tiles_left + kTilesAtOnce - 1) / kTilesAtOnce * num_steps(call_, task);
     ending_stage_ = stages_left - kStagesAhead;
     if (asks() && (ending_stage_ == 0 || (ending_stage_ < 0 && tile == static_cast<int>(task.tile)))) tell_ending();
     if (slot.task.kind == TaskKind::up) {
       gather(slot, up_operands(slot, tile, wide));
+    } else if (!kPairs && slot.tagged) {
+      gather_tagged(slot, down_operands(slot, tile, wide));
     } else if (slot.decode) {
       gather(slot, down_operands(slot, tile, wide));
     } else {
@@ -88,11 +93,11 @@ class Loader {
   /// What a task with gathered rows multiplies.
   struct Operands {
     const CUtensorMap* map;  ///< of the weights
-    int first, second;       ///< rows of its boxes; second < 0: there is one box
+    int first, second;       ///< rows of its boxes; second < 0: there is one box, or one a step
     int tiles, rows_apart;   ///< deep: so many take turns, the next one's boxes so many rows behind
     bool by_eights;          ///< a deep up tile's boxes: all of these count eight rows
     bool shared;             ///< each block of the pair loads one of them
-    int steps;               ///< of k in a stage: of two, the second box has the other
+    int steps;               ///< of k in a stage: of several, each has a box
     std::uint32_t bytes;     ///< of the boxes
     std::uint64_t policy;
     int k;
@@ -104,8 +109,15 @@ class Loader {
     const Geometry& g = call_.geometry();
     const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
     const int first = static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
+    if (slot.task.half != 0) {
+      const int eight = (first + first_up_column(g, slot.task, 0)) / 8;
+      return {.map = &maps_.half_up, .first = eight, .second = -1,
+              .tiles = 1, .rows_apart = 0, .by_eights = true, .shared = false,
+              .steps = kHalfSteps, .bytes = kStageWeightBytes, .policy = policy_of(slot), .k = g.hidden,
+              .rows = nullptr, .row_bytes = 0};
+    }
     if (is_deep(slot)) {
-      return {.map = &maps_.deep_up, .first = first / 8, .second = first / 8,
+      return {.map = &maps_.deep_up, .first = first / 8, .second = -1,
               .tiles = wide ? kTilesAtOnce : 1, .rows_apart = g.tile.up_columns / 8, .by_eights = true, .shared = false,
               .steps = kDeepSteps, .bytes = kStageWeightBytes, .policy = policy_of(slot), .k = g.hidden,
               .rows = nullptr, .row_bytes = 0};
@@ -123,8 +135,9 @@ class Loader {
     const bool deep = is_deep(slot);
     const bool shared = is_shared(slot);
     return {.map = wide && !shared && !deep ? &maps_.down : &maps_.narrow_down,
-            .first = first, .second = deep ? first : wide && shared ? first + kDownColumns : -1,
-            .tiles = deep && wide ? kTilesAtOnce : 1, .rows_apart = kDownColumns, .by_eights = false, .shared = shared,
+            .first = first, .second = wide && shared && !deep ? first + kDownColumns : -1,
+            .tiles = is_quad(slot, tile) ? kQuadTiles : deep && wide ? kTilesAtOnce : 1, .rows_apart = kDownColumns,
+            .by_eights = false, .shared = shared,
             .steps = deep ? kDeepSteps : 1,
             .bytes = static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
             .policy = policy_of(slot), .k = g.intermediate,
@@ -139,7 +152,9 @@ class Loader {
   /// The row of the box that block `rank` of the pair loads for both; below 0: none.
   __device__ static int shared_row(const Operands& operands, int rank) { return rank == 0 ? operands.first : operands.second; }
 
-  /// Asks for the boxes of one stage, the `number`-th of the product; shared, only says that the stage takes the other block's.
+  /// Asks for the boxes of one stage, the `number`-th of the product, of kSteps steps of k; shared, only says that the stage takes
+  /// the other block's.
+  template <int kSteps>
   __device__ void load_weights(const Operands& operands, int index, int number) {
     if (operands.shared) {
       if (shared_row(operands, pair_.other()) >= 0) block_.ready[index].arrive_at(pair_.other());
@@ -147,14 +162,15 @@ class Loader {
     }
     Barrier& full = block_.full[index];
     const std::uint32_t weights = shared_address(block_.stages[index]) + kStageTokenBytes;
-    const bool in_turns = operands.tiles == kTilesAtOnce;
-    const int k = (in_turns ? number / kTilesAtOnce : number) * operands.steps * kStageElements;
-    const int apart = in_turns ? number % kTilesAtOnce * operands.rows_apart : 0;
-    load_box_of(operands, weights, full, k, operands.first + apart);
-    if (operands.second >= 0) {
-      load_box_of(operands, weights + kStageWeightBytes / 2, full, k + (operands.steps - 1) * kStageElements,
-                  operands.second + apart);
+    static_assert(kTilesAtOnce == 2 && kQuadTiles == 4);  // tiles / 2 is what they are two to the power of
+    const int k = (number >> operands.tiles / 2) * kSteps * kStageElements;
+    const int apart = (number & (operands.tiles - 1)) * operands.rows_apart;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      load_box_of(operands, weights + static_cast<std::uint32_t>(step * kStageWeightBytes / kSteps), full,
+                  k + step * kStageElements, operands.first + apart);
     }
+    if (kSteps == 1 && operands.second >= 0) load_box_of(operands, weights + kStageWeightBytes / 2, full, k, operands.second);
   }
   __device__ static void load_box_of(const Operands& operands, std::uint32_t target, Barrier& full, int k, int place) {
     load_weight_box(target, *operands.map, full, k, operands.by_eights ? 0 : place, operands.by_eights ? place : 0,
@@ -179,6 +195,9 @@ class Loader {
       gather_rows<kTileRows / kRowsApart, 1>(slot, operands);
     } else {
       with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
+        if constexpr (rows.value <= kHalfRows) {
+          if (operands.steps == kHalfSteps) return gather_rows<rows.value / kRowsApart, kHalfSteps>(slot, operands);
+        }
         if constexpr (rows.value <= kDeepColumns) {
           constexpr int gathered = rows.value < kDeepRows ? rows.value : kDeepRows;
           if (operands.steps == kDeepSteps) return gather_rows<gathered / kRowsApart, kDeepSteps>(slot, operands);
@@ -199,7 +218,7 @@ class Loader {
     const auto ask = [&](int index, int number) {
       Barrier& full = block_.full[index];
       full.arrive_expecting(operands.bytes);
-      load_weights(operands, index, number);
+      load_weights<kSteps>(operands, index, number);
     };
     const int steps = num_steps(call_, slot.task);
     const int tiles = kSteps == 1 ? 1 : operands.tiles;
@@ -226,7 +245,7 @@ class Loader {
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int i = 0; i < rows_each; ++i) {
-          const int row = step * kDeepRows + i * kRowsApart;
+          const int row = step * (kSteps == kHalfSteps ? kHalfStepRows : kDeepRows) + i * kRowsApart;
           copy_16(stage + target + static_cast<std::uint32_t>(row * kStageRowBytes),
                   rows[i] + offset + step * kStageRowBytes, bytes_of(step));
         }
@@ -259,7 +278,71 @@ class Loader {
     }
   }
 
+  /// Rows in tagged packets, as they come. Those of the next stages are under way while a stage waits for its place.
+  __device__ __forceinline__ void gather_tagged(const TaskSlot& slot, const Operands& operands) {
+    constexpr int kAhead = 2;
+    const auto ask = [&](int index, int number) {
+      block_.full[index].arrive_expecting(operands.bytes);
+      load_weights<kDeepSteps>(operands, index, number);
+    };
+    const int stages = num_deep_stages(call_, slot.task);
+    // Asked for anew: what follows from them does not stay in registers through other gathers.
+    const int lane = fresh_thread_index() % 32;
+    const int warp = fresh_thread_index() / 32 - kFirstLoader;
+    const TaggedRows rows(call_, slot, warp, lane);
+    TaggedRows::Look looks[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) rows.look(looks[i], i);
+    const auto target = static_cast<std::uint32_t>(lane / 16 * kDeepRows * kStageRowBytes + lane % 2 * 8);
+    const int chunk = lane / 2 % 8;
+#pragma unroll 1
+    for (int first = 0; first < stages; first += kAhead) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i >= stages) break;
+#pragma unroll 1
+        for (int tile = 0; tile < operands.tiles; ++tile) {
+          const int number = (first + i) * operands.tiles + tile;
+          if (asks() && number > 0 && number == ending_stage_) tell_ending();
+          block_.empty[stage_.index()].wait(stage_.parity() ^ 1u);
+          if (number == 0) {
+            ask_ahead(stages * operands.tiles, ask);
+          } else if (asks() && number >= num_asked_) {
+            ask(stage_.index(), number);
+          }
+          if (tile == 0) {
+            rows.await(looks[i], first + i, [&] {
+              if (number == 0) ask_ahead(stages * operands.tiles, ask);
+              return block_.stored[slot_.index()].test(slot_.parity());
+            });
+          }
+#pragma unroll
+          for (int j = 0; j < TaggedRows::kRowsEach; ++j) {
+            const int row = warp + j * kLoaderWarps;
+            store_shared_8(stage_address() + target + static_cast<std::uint32_t>(row * kStageRowBytes + ((chunk ^ (row % 8)) << 4)),
+                           looks[i].data(j));
+          }
+          block_.full[stage_.index()].arrive();
+          stage_.advance();
+        }
+        rows.look(looks[i], first + i + kAhead);
+      }
+    }
+  }
+
   __device__ void tell_ending() { block_.ending[slot_.index()].arrive(); }
+
+  /// Asks for weights of the product's first stages, as far as they are free; before the first is done with.
+  template <class Ask>
+  __device__ void ask_ahead(int steps, const Ask& ask) {
+    if (!asks()) return;
+    RingPosition<kStages> stage = stage_;
+    for (int i = 0; i < num_asked_; ++i) stage.advance();
+    while (num_asked_ < min(steps, kStages) && block_.empty[stage.index()].test(stage.parity() ^ 1u)) {
+      ask(stage.index(), num_asked_++);
+      stage.advance();
+    }
+  }
 
   /// Waits until the task's rows are there. What weights the stages hold until then is asked for before.
   template <class Ask>
@@ -280,7 +363,7 @@ class Loader {
     const int steps = num_steps(call_, slot.task);
     const auto ask = [&](int index, int step) {
       block_.full[index].arrive_expecting(kTileRows * kStageRowBytes + operands.bytes);
-      load_weights(operands, index, step);
+      load_weights<1>(operands, index, step);
     };
     await_rows(operands.shared ? 0 : steps, ask);
     // The intermediate was stored by other threads; the foreman has acquired it.

@@ -45,6 +45,7 @@ class Opening {
       if (thread_ < 32) block_.filled[0].arrive();  // in the place of the foreman's lanes
       find_rows();
       await_consumers();
+      if (thread_ < 32) block_.placed[0].arrive();
       if (thread_ < 32) block_.stored[0].arrive();
     }
     block_.opened.arrive();
@@ -84,7 +85,7 @@ class Opening {
     const TaskBatches batches(call_, notes_.counts, notes_.sums, thread_);
     if (!batches.fit()) return false;
     const TaskShape shape = call_.task_ring(1).shape();
-    const std::uint32_t number = given_ticket(call_);
+    const std::uint32_t number = block_.ticket;
     bool found = false;
     batches.each<TaskKind::up>(shape, {}, [&](const ExpertBatch& batch) __attribute__((always_inline)) {
       if (number - batch.at.ticket >= batch.num_tickets) return;
@@ -95,8 +96,9 @@ class Opening {
       const std::uint32_t before = slot.task.index - batch.tasks.index;
       const bool last = before + 1 == batch.tasks.size;
       notes_.first_row = before * kTileRows;
-      describe_product<false>(slot, static_cast<std::uint32_t>(batch.expert), last ? batch.rows - before * kTileRows : kTileRows,
-                              batch.tasks.size == 1, static_cast<std::uint32_t>(args_.decode_rows));
+      describe_product<false>(slot, call_, static_cast<std::uint32_t>(batch.expert),
+                              last ? batch.rows - before * kTileRows : kTileRows, batch.tasks.size == 1, batches.tags(batch.rows),
+                              static_cast<std::uint32_t>(args_.decode_rows));
     });
     return any_consumer(found);
   }

@@ -149,6 +149,10 @@ __device__ inline void load_weight_box_for_both(std::uint32_t target, const CUte
       : "memory");
 }
 
+__device__ inline void store_shared_8(std::uint32_t address, uint2 value) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
+}
+
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                       std::uint32_t d) {

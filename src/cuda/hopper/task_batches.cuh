@@ -50,6 +50,9 @@ class TaskBatches {
   /// Whether no expert has more than one group of them, and there is a place for each.
   __device__ bool fit() const { return fit_; }
 
+  /// See tagged_rows_are_better(); of an expert's rows.
+  __device__ bool tags(std::uint32_t rows) const { return tagged_rows_are_better(call_, rows, num_blocks_); }
+
   /// visit(ExpertBatch) for every expert, each by one thread, of its `kind` of tasks; the first is at `before`. Returns where what
   /// follows is.
   template <TaskKind kind, class Visit>
@@ -64,7 +67,7 @@ class TaskBatches {
       const Scan blocks =
           scan_consumers(batch.tasks.size * kBlock + (batch.tasks.size > 0 ? 1u : 0u), sums_ + kConsumerWarps, thread_);
       batch.tasks.index = blocks_before + blocks.before / kBlock;
-      batch.tasks.narrow = is_narrow(batch);
+      choose_tasks(batch);
       if (batch.tasks.size > 0) batch.num_tickets = shape.num_tickets(batch.tasks);
       const Scan tickets = scan_consumers(batch.num_tickets, sums_ + 2 * kConsumerWarps, thread_);
       batch.at = {before.batch + blocks.before % kBlock, before.ticket + tickets.before};
@@ -79,11 +82,15 @@ class TaskBatches {
   static constexpr std::uint32_t kBlock = 1u << 13;
   static_assert(Limits::num_experts < kBlock);
 
-  __device__ bool is_narrow(const ExpertBatch& batch) const {
+  __device__ void choose_tasks(ExpertBatch& batch) const {
     const std::uint32_t first = batch.tasks.index;
-    if (batch.tasks.kind == TaskKind::down) return narrow_downs_are_better(call_, first, num_blocks_, 0);
-    return begins_out_of_step(call_, batch.rows, first, num_blocks_) || narrow_ups_are_better(
-        call_, {.rows = batch.rows, .of_call = num_blocks_, .cut = num_blocks_, .from_here = num_blocks_ - first});
+    if (batch.tasks.kind == TaskKind::down) {
+      batch.tasks.narrow = narrow_downs_are_better(call_, first, num_blocks_, 0);
+    } else {
+      choose_ups(call_, {.rows = batch.rows, .of_call = num_blocks_, .cut = num_blocks_, .from_here = num_blocks_ - first},
+                 batch.tasks);
+      batch.tasks.narrow = batch.tasks.narrow || begins_out_of_step(call_, batch.rows, first, num_blocks_);
+    }
   }
 
   /// From all sources.

@@ -31,7 +31,8 @@ CUtensorMap make_weight_map(DType dtype, const void* data, std::int64_t rows, st
                    {row_bytes, row_bytes, row_bytes}, {kStageElements, static_cast<cuuint32_t>(box_rows), 1, 1});
 }
 
-CUtensorMap make_deep_up_map(const Problem& problem, const Geometry& geometry, const void* weights) {
+/// Boxes of gate and up rows of `units_of_box` units.
+CUtensorMap make_deep_up_map(const Problem& problem, const Geometry& geometry, const void* weights, int units_of_box) {
   const auto row_bytes = static_cast<cuuint64_t>(geometry.hidden) * 2;
   const auto units = static_cast<cuuint64_t>(geometry.intermediate);
   const cuuint32_t halves = problem.gated ? 2 : 1;
@@ -39,7 +40,7 @@ CUtensorMap make_deep_up_map(const Problem& problem, const Geometry& geometry, c
   const cuuint64_t behind = (halves - 1) * units;  // the last eight of gate rows has its up rows behind it
   return encode<4>(problem.dtype, weights, {static_cast<cuuint64_t>(geometry.hidden), 8, halves, (rows - behind) / 8},
                    {row_bytes, units * row_bytes, 8 * row_bytes},
-                   {kStageElements, 8, halves, static_cast<cuuint32_t>(geometry.tile.up_columns / 8)});
+                   {kStageElements, 8, halves, static_cast<cuuint32_t>(units_of_box / 8)});
 }
 
 }  // namespace
@@ -55,7 +56,8 @@ TensorMaps make_tensor_maps(const Problem& problem, const Geometry& geometry, co
   const std::int64_t up_rows = experts * problem.up_columns();
   const std::int64_t down_rows = experts * geometry.hidden;
   return {.up = make_weight_map(problem.dtype, weights.up, up_rows, geometry.hidden, kTileColumns / 2),
-          .deep_up = make_deep_up_map(problem, geometry, weights.up),
+          .deep_up = make_deep_up_map(problem, geometry, weights.up, geometry.tile.up_columns),
+          .half_up = make_deep_up_map(problem, geometry, weights.up, geometry.tile.up_columns / 2),
           .down = make_weight_map(problem.dtype, weights.down, down_rows, geometry.intermediate, kTileColumns),
           .narrow_down = make_weight_map(problem.dtype, weights.down, down_rows, geometry.intermediate, kDownColumns),
           .intermediate = make_tensor_map(problem.dtype, intermediate,

@@ -23,6 +23,7 @@ struct TensorMaps {
   /// [eights of all rows][gate, up][8][hidden], boxes of 128 rows: gate and up rows of the same units by eights, so that a thread
   /// has both in its accumulators. Plain experts: [eights][1][8][hidden].
   CUtensorMap deep_up;
+  CUtensorMap half_up;      // the same, boxes of 64 rows
   CUtensorMap down;         // [1][1][num_local_experts * hidden][intermediate], boxes of 256 rows
   CUtensorMap narrow_down;  // the same, boxes of 128 rows
   CUtensorMap intermediate;  // [num_m_blocks * tile.most_rows()][intermediate], boxes of an m-block's first tile.rows

@@ -46,6 +46,23 @@ inline constexpr int kDeepColumns = 80;
 inline constexpr int kDeepSteps = 2;
 static_assert(kDeepSteps * kDeepRows <= kMostRows);
 
+/// Up tasks of half a tile, where a call has so few tiles that half of the processors would have none: 64 weight rows, which one
+/// warpgroup multiplies, kHalfSteps steps of k a stage. A step's rows are behind kHalfStepRows rows, its weights behind a quarter
+/// of a stage's. One warpgroup's wgmma of 16 columns read weights out of shared memory as fast as those of two.
+inline constexpr int kHalfRows = 16;
+inline constexpr int kHalfSteps = 4;
+inline constexpr int kHalfStepRows = 32;
+static_assert(kHalfSteps * kHalfStepRows <= kMostRows && kHalfRows <= kHalfStepRows && kHalfStepRows % 8 == 0);
+
+/// Down tasks of so few rows, in lines, multiply four tiles at once where they have them, whose stages take turns: of short k an
+/// epilogue takes longer than what it follows, and of four tiles little longer than of two.
+inline constexpr int kQuadRows = 8;
+inline constexpr int kQuadTiles = 4;
+
+/// Most rows of an m-block whose intermediate is in tagged packets (tagged_rows.cuh), of which each of two loader warps' lanes
+/// has one a stage in every other row.
+inline constexpr int kTaggedRows = 4;
+
 /// Rows that experts have on average from which on blocks take tasks in pairs (block_pair.cuh): with fewer most experts have one
 /// m-block, whose weights nobody shares (docs/adr/0020-shared-weights.md).
 inline constexpr int kPairRows = 256;
@@ -60,6 +77,8 @@ constexpr TileShape tile_shape(bool gated) {
           .task_elements = kTaskElements,
           .pair_rows = kPairRows,
           .narrow_rows = kDeepRows,
+          .half_rows = kHalfRows,
+          .tagged_rows = gated ? kTaggedRows : 0,
           .extra_rows = kExtraRows};
 }
 
@@ -69,6 +88,8 @@ inline constexpr int kForemen = 1;
 inline constexpr int kServiceWarps = 1;
 inline constexpr int kLoaderWarps = 2;
 inline constexpr int kConsumerWarps = 8;  ///< two warpgroups
+inline constexpr int kFirstLoader = kForemen + kServiceWarps;
+inline constexpr int kFirstConsumer = kFirstLoader + kLoaderWarps;
 inline constexpr int kConsumerThreads = kConsumerWarps * 32;
 inline constexpr int kBlockThreads = (kForemen + kServiceWarps + kLoaderWarps + kConsumerWarps) * 32;
 inline constexpr TraceRows kTraceRows{.processor_rows = 4, .service_warps = kServiceWarps, .helpers = kConsumerWarps};

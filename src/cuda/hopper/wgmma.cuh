@@ -68,7 +68,9 @@ __device__ inline void wgmma_wait() {
                : FLASHMOE_ACCUMULATORS_##count(0)                                                               \
                : "l"(a), "l"(b))
 #define FLASHMOE_WGMMA_OF(type)                        \
-  if constexpr (columns == 16) {                       \
+  if constexpr (columns == 8) {                        \
+    FLASHMOE_WGMMA(type, "8", 4, "%4", "%5");          \
+  } else if constexpr (columns == 16) {                \
     FLASHMOE_WGMMA(type, "16", 8, "%8", "%9");         \
   } else if constexpr (columns == 32) {                \
     FLASHMOE_WGMMA(type, "32", 16, "%16", "%17");      \
@@ -92,8 +94,8 @@ __device__ inline void wgmma_wait() {
 template <DType dtype, int columns>
 __device__ inline void wgmma(Accumulators<columns>& d, std::uint64_t a, std::uint64_t b) {
   static_assert(dtype == DType::bf16 || dtype == DType::fp16);
-  static_assert(columns == 16 || columns == 32 || columns == 64 || columns == 80 || columns == 96 || columns == 128 ||
-                columns == 144 || columns == 256);
+  static_assert(columns == 8 || columns == 16 || columns == 32 || columns == 64 || columns == 80 || columns == 96 ||
+                columns == 128 || columns == 144 || columns == 256);
   if constexpr (dtype == DType::bf16) {
     FLASHMOE_WGMMA_OF("bf16")
   } else {
