@@ -263,6 +263,7 @@ class DecodeEpilogue {
   }
 
   /// The same in tagged packets. Lanes four apart have units that follow each other, of two rows in the first two accumulators.
+  /// The warp's two packets of a row are one sector.
   __device__ __forceinline__ void store_tagged(const TaskSlot& slot, const Sums& d, int begin) const {
     static_assert(TaggedPacket::kElements == 4 && kTaggedRows <= 8);
     std::uint32_t units[4];  // of an even row in the lower halves, of the next row in the upper ones
