@@ -1,5 +1,6 @@
 // Loaders: two warps that fill the operand stages. Token rows, and a decode tile's intermediate rows, are gathered by
-// cp.async, 16 bytes a lane; weights and a prefill tile's intermediate come as boxes that one thread asks for.
+// cp.async, 16 bytes a lane (tagged rows by plain loads, as their tags are looked at); weights and a prefill tile's intermediate
+// come as boxes that one thread asks for.
 #pragma once
 
 #include <cstdint>
