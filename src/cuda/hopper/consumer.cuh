@@ -81,7 +81,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void run_product(const TaskSlot& slot) {
-    if (slot.task.half != 0 && warp() / 4 > 0) {
+    if (!kPairs && slot.task.half != 0 && warp() / 4 > 0) {
       skip(num_half_stages(call_, slot.task));
     } else if (slot.decode) {
       run_decode(slot);
@@ -226,7 +226,7 @@ class Consumer {
   template <int tokens>
   __device__ __forceinline__ void multiply_tiles(const TaskSlot& slot, int tile, Accumulators<tokens>& first,
                                                  Accumulators<tokens>& second) {
-    if (tokens <= kHalfRows && slot.task.half != 0) {
+    if (!kPairs && tokens <= kHalfRows && slot.task.half != 0) {
       multiply_half<tokens>(slot, first);
     } else if (!is_wide(slot, tile)) {
       multiply_tile<tokens>(slot, first);

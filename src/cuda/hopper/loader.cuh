@@ -59,6 +59,8 @@ class Loader {
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index()]); }
 
+  /// Pairs have no half tiles: see Layer.
+  __device__ static bool is_half(const Task& task) { return !kPairs && task.half != 0; }
   __device__ static bool is_shared(const TaskSlot& slot) { return kPairs && slot.shared; }
 
   /// Shared weights go to the same place of both blocks, whose tasks before may have had different numbers of stages.
@@ -75,7 +77,7 @@ class Loader {
     num_asked_ = 0;
     const Task& task = slot.task;
     const int tiles_left = static_cast<int>(task.tile) + task.num_tiles - tile;
-    const int stages_left = task.half != 0  ? num_half_stages(call_, task)
+    const int stages_left = is_half(task)   ? num_half_stages(call_, task)
                             : is_deep(slot) ? tiles_left * num_deep_stages(call_, task)
                                             : (tiles_left + kTilesAtOnce - 1) / kTilesAtOnce * num_steps(call_, task);
     ending_stage_ = stages_left - kStagesAhead;
@@ -110,7 +112,7 @@ class Loader {
     const Geometry& g = call_.geometry();
     const int rows_an_expert = (call_.math.gated ? 2 : 1) * g.intermediate;
     const int first = static_cast<int>(slot.local_expert) * rows_an_expert + tile * g.tile.up_columns;
-    if (slot.task.half != 0) {
+    if (is_half(slot.task)) {
       const int eight = (first + first_up_column(g, slot.task, 0)) / 8;
       return {.map = &maps_.half_up, .first = eight, .second = -1,
               .tiles = 1, .rows_apart = 0, .by_eights = true, .shared = false,
@@ -196,7 +198,7 @@ class Loader {
       gather_rows<kTileRows / kRowsApart, 1>(slot, operands);
     } else {
       with_decode_rows(slot.num_rows, [&](auto rows) __attribute__((always_inline)) {
-        if constexpr (rows.value <= kHalfRows) {
+        if constexpr (!kPairs && rows.value <= kHalfRows) {
           if (operands.steps == kHalfSteps) return gather_rows<rows.value / kRowsApart, kHalfSteps>(slot, operands);
         }
         if constexpr (rows.value <= kDeepColumns) {
