@@ -49,7 +49,7 @@ class Combiner {
   /// again of what runs beside them (decision 28).
   FLASHMOE_HD bool still_awaits(const Group& group) {
     if (awaited_ == nullptr) return false;
-    const std::uint64_t seen = group.broadcast(group.leader() ? peek(awaited_) : 0);
+    const std::uint64_t seen = group.broadcast(group.leader() ? peek<Scope::system>(awaited_) : 0);
     if (call_.lined() ? seen == wanted_ : seen >= wanted_) {
       awaited_ = nullptr;
       return false;

@@ -278,7 +278,7 @@ class Scheduler {
       const ExpertCut cut{my_expert_, index_of(num_cut_ + wanted.before), ups.size, my_pending_, rehearsing_, false};
       const std::uint32_t taken = fill_m_blocks(call_, cut, RowsByCursors(call_, my_expert_, nothing_will_land()));
       my_pending_ = my_pending_ > taken ? my_pending_ - taken : 0;  // it may have taken what has landed since
-      rows = rows > taken ? rows : taken;
+      rows = rows > taken ? rows : taken;  // of one m-block all that it has, as half tiles have no room for more
     }
     group.sync();
     num_cut_ += count;

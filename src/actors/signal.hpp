@@ -26,10 +26,11 @@ FLASHMOE_HD inline T observe(const T* counter) {
   return detail::AtomicRef<scope, T>(*const_cast<T*>(counter)).load(cuda::memory_order_acquire);
 }
 
-/// Value of a counter of this rank as a hint only. Memory ordering: relaxed; observe it before relying on what it says.
-template <class T>
+/// Value of a counter as a hint only; Scope::system where other ranks write it. Memory ordering: relaxed; observe it before relying
+/// on what it says.
+template <Scope scope = Scope::device, class T>
 FLASHMOE_HD inline T peek(const T* counter) {
-  return detail::AtomicRef<Scope::device, T>(*const_cast<T*>(counter)).load(cuda::memory_order_relaxed);
+  return detail::AtomicRef<scope, T>(*const_cast<T*>(counter)).load(cuda::memory_order_relaxed);
 }
 
 /// Adds to a counter.

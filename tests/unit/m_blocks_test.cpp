@@ -133,6 +133,17 @@ TEST(MBlocks, up_tasks_have_half_a_tile_where_all_of_a_call_are_no_more_than_pro
   EXPECT_EQ(chosen(3, 0), std::pair(false, false)); // more may come
 }
 
+TEST(MBlocks, rows_are_tagged_where_up_tiles_are_one_round) {
+  Cutting cutting;
+  Call& call = cutting.call;  // two up tiles an m-block
+  call.roster.num_processors = 8;
+  EXPECT_FALSE(tagged_rows_are_better(call, 1, 4));  // an engine that has no tagged rows
+  call.heap.geometry.tile.tagged_rows = 3;
+  EXPECT_TRUE(tagged_rows_are_better(call, 3, 4));
+  EXPECT_FALSE(tagged_rows_are_better(call, 4, 4));
+  EXPECT_FALSE(tagged_rows_are_better(call, 3, 5));
+}
+
 TEST(MBlocks, processors_get_out_of_step_in_the_first_of_several_rounds_of_many_m_blocks) {
   Cutting cutting;
   Call& call = cutting.call;  // two up tiles an m-block

@@ -2,7 +2,7 @@
 //
 //   foreman --filled--> loaders --full--> consumers      (a slot names the task, a stage holds 64 elements of its k)
 //   foreman --stored--> loaders                          (rows of a task are there; weights may be loaded before)
-//   foreman --placed--> consumers                        (where a task's rows are, or its results go, is in its slot)
+//   foreman --located--> consumers                       (where a task's rows are, or its results go, is in its slot)
 //   foreman <--ending-- loaders                          (it may take the next task)
 //   foreman <--done---- loaders, consumers
 //                       loaders <--empty-- consumers
@@ -16,6 +16,7 @@
 //   subscriber --desk--> consumers                   (no barrier: until their first task they make lists for it)
 //   scheduler --cut_desk--> consumers                (no barrier: they cut a call's m-blocks for it, or leave them to it)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
+// loaders that look at tagged rows leave them at `stored`, which the foreman tells when the rank gives up, too;
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
 // and are asked for when the cells are there; rows are pushed early without any wait. Lists are left, and so is what is told of
 // their rows, when the rows of the first task are there, m-blocks when a task has come: so says the foreman, also of an exit. Nor
@@ -98,7 +99,7 @@ struct BlockMemory {
   // Every lane that touches a slot arrives for itself: racecheck knows no arrival for a whole warp.
   Barrier filled[kTaskSlots];  ///< the foreman
   Barrier stored[kTaskSlots];  ///< the foreman, once the rows of the task are found and there
-  Barrier placed[kTaskSlots];  ///< the foreman, once they are found
+  Barrier located[kTaskSlots];  ///< the foreman, once they are found
   Barrier ending[kTaskSlots];  ///< one loader thread, when the last steps are loaded
   Barrier done[kTaskSlots];    ///< every loader and every consumer
   Barrier pushed;              ///< every consumer, once EarlyPush has run
@@ -113,7 +114,7 @@ struct BlockMemory {
     for (Barrier& barrier : ready) barrier.init(1);
     for (Barrier& barrier : filled) barrier.init(32);
     for (Barrier& barrier : stored) barrier.init(32);
-    for (Barrier& barrier : placed) barrier.init(32);
+    for (Barrier& barrier : located) barrier.init(32);
     for (Barrier& barrier : ending) barrier.init(1);
     for (Barrier& barrier : done) barrier.init((kLoaderWarps + kConsumerWarps) * 32);
     pushed.init(kConsumerThreads);

@@ -28,7 +28,7 @@ class Consumer {
       block_.filled[number % kTaskSlots].wait(parity_of(number));
       const TaskSlot& slot = block_.slots[number % kTaskSlots];
       if (slot.task.kind != TaskKind::exit) {
-        block_.placed[number % kTaskSlots].wait(parity_of(number));  // slot.rows and slot.weights are written
+        block_.located[number % kTaskSlots].wait(parity_of(number));  // slot.rows and slot.weights are written
       }
       if (leads()) log().waited(SignalKind::task, call_.rank);
       if (slot.task.kind == TaskKind::exit) return;

@@ -188,7 +188,7 @@ class Foreman {
   }
 
   /// The last task's rows are found.
-  __device__ void tell_placed() { block_.placed[(num_filled_ - 1) % kTaskSlots].arrive(); }
+  __device__ void tell_located() { block_.located[(num_filled_ - 1) % kTaskSlots].arrive(); }
   /// They are there, too.
   __device__ void tell_stored() {
     block_.stored[(num_filled_ - 1) % kTaskSlots].arrive();
@@ -241,7 +241,7 @@ class Foreman {
     if (task.kind == TaskKind::reduce) {
       if (group.leader()) slot.num_rows = reduce_slots(call_.wave(task.wave_slot), task.tile);
       tell_filled(number);
-      tell_placed();
+      tell_located();
       tell_stored();
     } else {
       find_rows(group, task, slot);
@@ -268,7 +268,7 @@ class Foreman {
     }
     tell_filled(num_filled_ - 1);
     locate_rows(group, slot, rows);
-    tell_placed();
+    tell_located();
     if (task.kind == TaskKind::up) tell_stored();
   }
 
@@ -289,7 +289,7 @@ class Foreman {
     on_their_way_ = false;
     if (slot.task.kind == TaskKind::down) tell_filled(num_filled_ - 1);
     locate_rows(group, slot, awaited_);
-    tell_placed();
+    tell_located();
     if (slot.task.kind == TaskKind::up) tell_stored();
     return Step::advanced;
   }
@@ -306,7 +306,7 @@ class Foreman {
     for (auto row = static_cast<std::uint32_t>(group.index()); row < slot.num_rows; row += 32) {
       slot.rows[row] = reinterpret_cast<std::uint64_t>(call_.heap_base[call_.rank]);  // which has room for more than a row
     }
-    tell_placed();
+    tell_located();
   }
 
   /// An m-block's rows: each lane has one segment.

@@ -45,7 +45,7 @@ class Opening {
       if (thread_ < 32) block_.filled[0].arrive();  // in the place of the foreman's lanes
       find_rows();
       await_consumers();
-      if (thread_ < 32) block_.placed[0].arrive();
+      if (thread_ < 32) block_.located[0].arrive();
       if (thread_ < 32) block_.stored[0].arrive();
     }
     block_.opened.arrive();

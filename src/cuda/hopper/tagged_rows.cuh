@@ -1,5 +1,5 @@
-// The intermediate of few rows, in packets that say themselves that they are there (TaggedPacket). A down task's loaders see its last
-// up tile two reads of L2 sooner than by its m-block's counter: no fence, no add, no look at what the counter stands for. Only of
+// The intermediate of few rows, in packets that say themselves that they are there (TaggedPacket). A down task's loaders need
+// no fence, no add and no look at its m-block's counter between the last up tile and its rows. Only of
 // m-blocks cut early, as no other has their place in the call; of a place's last call packets have another tag.
 #pragma once
 

@@ -55,7 +55,7 @@ inline constexpr int kHalfStepRows = 32;
 static_assert(kHalfSteps * kHalfStepRows <= kMostRows && kHalfRows <= kHalfStepRows && kHalfStepRows % 8 == 0);
 
 /// Down tasks of so few rows, in lines, multiply four tiles at once where they have them, whose stages take turns: of short k an
-/// epilogue takes longer than what it follows, and of four tiles little longer than of two.
+/// epilogue takes longer than what it follows (decision 27).
 inline constexpr int kQuadRows = 8;
 inline constexpr int kQuadTiles = 4;
 
