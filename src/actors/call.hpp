@@ -143,6 +143,7 @@ struct Call {
              .num_down_tiles = geometry().num_down_tiles(),
              .up_tiles = plan.up_tiles,
              .down_tiles = plan.down_tiles,
+             .halved_down_tiles = plan.halved_down_tiles,
              .num_m_blocks = geometry().num_m_blocks,
              .tickets_at_once = tickets_at_once},
             given_tickets};

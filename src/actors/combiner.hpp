@@ -73,14 +73,17 @@ class Combiner {
     return leaves ? call_.num_tokens * parts_ : static_cast<std::int64_t>(draw(claims));
   }
 
-  /// Where a combiner beside a dispatcher stops: the last parts of a call are left to helpers, one each, as the call would wait
-  /// for those that are slower. But not parts that a later wave waits for.
+  /// Where a combiner beside a dispatcher stops: the last wave, whose results come when tasks end, as helpers do, is left to these,
+  /// and so are the last parts of a call, one each, as the call would wait for those that are slower. But not parts that a later
+  /// wave waits for.
   FLASHMOE_HD std::int64_t claims_end() const {
-    const std::int64_t all = call_.num_tokens * parts_;
-    const std::int64_t followed = call_.own_waves() - geometry().wave_ring;  // waves whose slot another uses after them
-    const std::int64_t awaited = followed > 0 ? call_.wave_begin(followed) * parts_ : 0;
-    const std::int64_t others = all - call_.roster.num_helpers;
-    return awaited > others ? awaited : others;
+    const std::int64_t waves = call_.own_waves();
+    const auto parts_before = [&](std::int64_t wave) { return wave > 0 ? call_.wave_begin(wave) * parts_ : 0; };
+    const std::int64_t awaited = parts_before(waves - geometry().wave_ring);  // in slots that waves after them use
+    const std::int64_t early = parts_before(waves - 1);
+    const std::int64_t others = call_.num_tokens * parts_ - call_.roster.num_helpers;
+    const std::int64_t wanted = early < others ? early : others;
+    return awaited > wanted ? awaited : wanted;
   }
 
   FLASHMOE_HD Step combine_next(const Group& group) {

@@ -140,18 +140,41 @@ FLASHMOE_HD inline bool begins_out_of_step(const Call& call, std::uint32_t rows,
          cut * tasks >= 2 * processors && kFewestInRound * tasks <= processors;
 }
 
-/// Whether a call of whose `cut` m-blocks all are known, and `retired` finished, ends sooner when the down tasks from m-block
-/// `first` on have one tile each: where all of the call would leave half of the processors idle; and where tasks are long, if those
-/// under way do, in their only round or in the second, and after two rounds, which end at any time.
-FLASHMOE_HD inline bool narrow_downs_are_better(const Call& call, std::uint64_t first, std::uint64_t cut, std::uint64_t retired) {
+FLASHMOE_HD inline std::uint64_t down_tasks_of_m_block(const Call& call) {
   const int tiles = call.plan.down_tiles;
-  const auto tasks = static_cast<std::uint64_t>((call.geometry().num_down_tiles() + tiles - 1) / tiles);
+  return static_cast<std::uint64_t>((call.geometry().num_down_tiles() + tiles - 1) / tiles);
+}
+
+/// Numbers of a call's m-blocks, all of which are known, for the down tasks of some of them.
+struct LastDowns {
+  std::uint64_t first;    ///< m-blocks before them
+  std::uint64_t cut;      ///< all
+  std::uint64_t retired;  ///< finished
+};
+
+/// Whether the call ends sooner when down tasks have one tile each: where all of it would leave half of the processors idle; and
+/// where tasks are long, if those under way do, in their only round or in the second, and after two rounds, which end at any time.
+FLASHMOE_HD inline bool narrow_downs_are_better(const Call& call, const LastDowns& blocks) {
+  const std::uint64_t tasks = down_tasks_of_m_block(call);
   const auto processors = static_cast<std::uint64_t>(call.roster.num_processors);
-  if (2 * tasks * cut <= processors) return true;
+  if (2 * tasks * blocks.cut <= processors) return true;
   if (!call.plan.narrow_ends) return false;
-  const std::uint64_t under_way = tasks * (cut - retired);
+  const std::uint64_t under_way = tasks * (blocks.cut - blocks.retired);
   const bool leaves_half_idle = 2 * under_way <= processors || (under_way > processors && 2 * under_way <= 3 * processors);
-  return 4 * tasks * (cut - first) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
+  return 4 * tasks * (blocks.cut - blocks.first) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
+}
+
+/// Whether they have half as many products, as the call's last two rounds do where tasks have several: the shorter the last ones, the
+/// less processors wait for one another.
+FLASHMOE_HD inline bool halved_downs_are_better(const Call& call, const LastDowns& blocks) {
+  return call.plan.halved_down_tiles > 0 &&
+         down_tasks_of_m_block(call) * (blocks.cut - blocks.first) <= 2 * static_cast<std::uint64_t>(call.roster.num_processors);
+}
+
+/// How the down tasks of m-blocks are cut.
+FLASHMOE_HD inline void choose_downs(const Call& call, const LastDowns& blocks, TaskBatch& downs) {
+  downs.narrow = narrow_downs_are_better(call, blocks);
+  downs.halved = !downs.narrow && halved_downs_are_better(call, blocks);
 }
 
 /// M-blocks of one expert, cut together.

@@ -28,7 +28,7 @@ template <class Group>
 class Scheduler {
  public:
   FLASHMOE_HD explicit Scheduler(const Call& call)
-      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), published_(call.task_ring().first()),
+      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), most_cut_(most_cut(call)), published_(call.task_ring().first()),
         num_free_(static_cast<std::uint32_t>(call.geometry().num_m_blocks)) {}
 
   FLASHMOE_HD Step step(const Group& group) {
@@ -260,7 +260,7 @@ class Scheduler {
   FLASHMOE_HD Step cut(const Group& group, const Scan& wanted, int leaders_ahead) {
     const int ahead = group.broadcast(leaders_ahead);
     TaskBatch ups{.kind = TaskKind::up, .index = index_of(num_cut_ + wanted.before)};
-    if (!enough_with(ahead, wanted.before) && wanted.before < kMostCut) ups.size = wanted_blocks();
+    if (!enough_with(ahead, wanted.before) && wanted.before < most_cut_) ups.size = wanted_blocks();
     const std::uint32_t total = group.sum(ups.size);
     const std::uint32_t most = total < num_places() ? total : num_places();
     const std::uint32_t free = free_blocks(group, most);
@@ -307,21 +307,32 @@ class Scheduler {
     std::uint64_t end = num_cut_ - lag;
     if (lag > 0) end -= block_at(end).group_offset;
     if (end <= num_downs_) return false;
-    for (; num_downs_ < end; num_downs_ += static_cast<std::uint64_t>(group.size())) {
-      const std::uint64_t cut = num_downs_ + static_cast<std::uint64_t>(group.index());
+    const std::uint64_t retired = nothing_to_cut() && call_.plan.narrow_ends ? peek(&call_.counters().retired_blocks) : 0;
+    const auto size = static_cast<std::uint64_t>(group.size());
+    const auto index = static_cast<std::uint64_t>(group.index());
+    fence_release<Scope::device>();
+    GroupPlace next = place_in_group(num_downs_ + index, end);
+    for (; num_downs_ < end; num_downs_ += size) {
+      const std::uint64_t cut = num_downs_ + index;
+      const GroupPlace place = next;
+      next = place_in_group(cut + size, end);  // on its way while these are published
       TaskBatch downs{.kind = TaskKind::down, .index = index_of(cut)};
-      if (cut < end && block_at(cut).group_offset == 0) downs.size = block_at(cut).group_size;
-      downs.narrow = narrow_is_better(cut);
-      call_.task_ring().publish(group, downs, sole());
+      if (place.offset == 0) downs.size = place.size;
+      if (nothing_to_cut()) choose_downs(call_, {.first = cut, .cut = num_cut_, .retired = retired}, downs);
+      call_.task_ring().publish_fenced(group, downs, sole());
     }
     num_downs_ = end;
     return true;
   }
 
-  FLASHMOE_HD bool narrow_is_better(std::uint64_t cut) const {
-    if (!nothing_to_cut()) return false;
-    const std::uint64_t retired = call_.plan.narrow_ends ? peek(&call_.counters().retired_blocks) : 0;
-    return narrow_downs_are_better(call_, cut, num_cut_, retired);
+  /// Of an m-block among those of its expert that were cut together.
+  struct GroupPlace {
+    std::uint32_t offset, size;
+  };
+  /// Of no m-block from `end` on.
+  FLASHMOE_HD GroupPlace place_in_group(std::uint64_t cut, std::uint64_t end) const {
+    if (cut >= end) return {0, 0};
+    return {block_at(cut).group_offset, block_at(cut).group_size};
   }
 
   /// Reduce tasks come from processors, until the last wave has retired.
@@ -354,8 +365,12 @@ class Scheduler {
     return waiting(SignalKind::landed, num_cut_, retired_);
   }
 
-  /// Groups are cut together up to that which reaches kMostCut.
+  /// Groups are cut together up to that which reaches so many m-blocks, or a task for every processor.
   static constexpr std::uint32_t kMostCut = 32;
+  FLASHMOE_HD static std::uint32_t most_cut(const Call& call) {
+    const auto round = static_cast<std::uint32_t>(call.roster.num_processors / up_tasks_of_m_block(call));
+    return round > kMostCut ? round : kMostCut;
+  }
   /// With so many tasks a processor that none has taken nothing is cut.
   static constexpr int kEnough = 4;
   /// The same while rows are still to land, in elements of k, of which a task has more or fewer: what lands meanwhile joins the
@@ -379,6 +394,7 @@ class Scheduler {
   const Call& call_;
   std::uint64_t lag_;  ///< in m-blocks
   int enough_early_;   ///< tasks a processor
+  std::uint32_t most_cut_;  ///< m-blocks at once
   TaskCursor published_;  ///< of a sole publisher, the leader's
   /// The first pass looks at the first experts alone and cuts nothing: a GPU fetches the code that it has not run yet, and
   /// there is time for that only now.

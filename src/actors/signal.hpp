@@ -91,6 +91,16 @@ FLASHMOE_HD inline void set(T* counter, T value) {
   detail::AtomicRef<Scope::device, T>(*counter).store(value, cuda::memory_order_relaxed);
 }
 
+/// publish() after fence_release() of this thread: a GPU need not fence again.
+template <class T>
+FLASHMOE_HD inline void publish_fenced(T* counter, T value) {
+#if defined(__CUDA_ARCH__)
+  set(counter, value);
+#else
+  publish(counter, value);
+#endif
+}
+
 /// publish() of several counters, with one fence on the GPU. Null pointers are passed over.
 template <int count, class T>
 FLASHMOE_HD inline void publish_all(T* const (&counters)[count], const T (&values)[count]) {

@@ -17,19 +17,20 @@ struct TaskBatch {
   std::uint32_t index = 0;  ///< up, down: first m-block of the ring; reduce: source * wave_ring + ring slot
   std::uint32_t size = 0;   ///< up, down: m-blocks of one expert whose tasks alternate; reduce, exit: tasks
   bool narrow = false;      ///< up, down: tasks of one tile
-  bool halved = false;      ///< up, narrow: tasks of half a tile
+  bool halved = false;      ///< up, narrow: tasks of half a tile; down: of TaskShape::halved_down_tiles
 };
 
 /// How the tiles of an m-block make tasks.
 struct TaskShape {
   int num_up_tiles = 1, num_down_tiles = 1;
-  int up_tiles = 1, down_tiles = 1;  ///< of a task, see CallPlan
+  int up_tiles = 1, down_tiles = 1, halved_down_tiles = 0;  ///< of a task, see CallPlan
   int num_m_blocks = 1;              ///< of the intermediate ring
   int tickets_at_once = 1;           ///< of a claim: 2 where two processors take tasks together
 
   FLASHMOE_HD int num_tiles(TaskKind kind) const { return kind == TaskKind::up ? num_up_tiles : num_down_tiles; }
   FLASHMOE_HD int tiles_of_task(const TaskBatch& batch) const {
-    return batch.narrow ? 1 : batch.kind == TaskKind::up ? up_tiles : down_tiles;
+    if (batch.narrow) return 1;
+    return batch.kind == TaskKind::up ? up_tiles : batch.halved ? halved_down_tiles : down_tiles;
   }
   /// Tickets of a batch: no claim reaches from one batch into the next, so the last ticket may have no task.
   FLASHMOE_HD std::uint32_t num_tickets(const TaskBatch& batch) const {
@@ -46,23 +47,25 @@ struct TaskShape {
       return {.kind = batch.kind, .wave_slot = static_cast<std::uint16_t>(batch.index), .tile = number};
     }
     const Place place = place_of(batch, number);
-    const int tile = static_cast<int>(batch.halved ? place.product / 2 : place.product) * tiles_of_task(batch);
+    const bool half = has_half_tiles(batch);
+    const int tile = static_cast<int>(half ? place.product / 2 : place.product) * tiles_of_task(batch);
     const int rest = num_tiles(batch.kind) - tile;
     const int tiles = rest < tiles_of_task(batch) ? rest : tiles_of_task(batch);
     std::uint32_t index = batch.index + place.block;
     if (index >= static_cast<std::uint32_t>(num_m_blocks)) index -= static_cast<std::uint32_t>(num_m_blocks);
     return {.kind = batch.kind,
             .num_tiles = static_cast<std::uint8_t>(tiles),
-            .half = static_cast<std::uint8_t>(batch.halved ? 1 + place.product % 2 : 0),
+            .half = static_cast<std::uint8_t>(half ? 1 + place.product % 2 : 0),
             .index = index,
             .tile = static_cast<std::uint32_t>(tile)};
   }
 
  private:
+  FLASHMOE_HD static bool has_half_tiles(const TaskBatch& batch) { return batch.kind == TaskKind::up && batch.halved; }
   FLASHMOE_HD std::uint32_t products(const TaskBatch& batch) const {
     const int tiles = tiles_of_task(batch);
     const auto products = static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
-    return batch.halved ? 2 * products : products;
+    return has_half_tiles(batch) ? 2 * products : products;
   }
   FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
     return batch.kind == TaskKind::up || batch.kind == TaskKind::down ? batch.size * products(batch) : batch.size;
@@ -112,13 +115,13 @@ class TaskRing {
   /// Memory ordering: release.
   template <class Group>
   FLASHMOE_HD void publish(const Group& group, const TaskBatch& mine, TaskCursor* sole = nullptr) const {
-    const Scan batches = group.number(mine.size > 0);
-    const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tickets(mine) : 0u);
-    if (batches.total == 0) return;
-    const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total, sole) : 0);
-    if (mine.size == 0) return;
-    const auto batch = static_cast<std::uint32_t>(before >> 32) + batches.before;
-    flashmoe::publish(&cell_of(batch), encode(static_cast<std::uint32_t>(before) + tickets.before, mine));
+    with_place(group, mine, sole, [](std::uint64_t& cell, std::uint64_t word) { flashmoe::publish(&cell, word); });
+  }
+
+  /// The same after fence_release() of every thread since what the tasks refer to was written: one for many calls.
+  template <class Group>
+  FLASHMOE_HD void publish_fenced(const Group& group, const TaskBatch& mine, TaskCursor* sole = nullptr) const {
+    with_place(group, mine, sole, [](std::uint64_t& cell, std::uint64_t word) { flashmoe::publish_fenced(&cell, word); });
   }
 
   /// Publishes one batch of the group's. Collective.
@@ -229,6 +232,18 @@ class TaskRing {
   FLASHMOE_HD static TaskBatch decode(std::uint64_t word) {
     const auto what = static_cast<std::uint32_t>(word >> 32);
     return {static_cast<TaskKind>(what & 3u), what >> 2 & 0xfffu, what >> 14 & 0xffffu, what >> 31 != 0, (what >> 30 & 1u) != 0};
+  }
+
+  /// store(cell, word) for the batch of every thread that has one.
+  template <class Group, class Store>
+  FLASHMOE_HD void with_place(const Group& group, const TaskBatch& mine, TaskCursor* sole, const Store& store) const {
+    const Scan batches = group.number(mine.size > 0);
+    const Scan tickets = group.scan(mine.size > 0 ? shape_.num_tickets(mine) : 0u);
+    if (batches.total == 0) return;
+    const std::uint64_t before = group.broadcast(group.leader() ? reserve(batches.total, tickets.total, sole) : 0);
+    if (mine.size == 0) return;
+    const auto batch = static_cast<std::uint32_t>(before >> 32) + batches.before;
+    store(cell_of(batch), encode(static_cast<std::uint32_t>(before) + tickets.before, mine));
   }
 
   /// Both halves at once, so that batches and their tickets have one order; a carry must not cross. A sole publisher need

@@ -75,6 +75,7 @@ struct CallPlan {
   std::int64_t max_tokens = 0;  ///< most tokens a rank brings
   int up_tiles = 1;           ///< of an up task
   int down_tiles = 1;         ///< of a down task
+  int halved_down_tiles = 0;  ///< of one of the call's last, see halved_downs_are_better(); 0: these are as long as others
   /// The last tasks of the call are of one tile, so that processors end together. All are, whatever this says, where there are few
   /// for the processors: see narrow_ups_are_better() and narrow_downs_are_better().
   bool narrow_ends = false;

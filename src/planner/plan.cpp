@@ -161,6 +161,9 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
   const TileShape& tile = geometry.tile;
   plan.up_tiles = tiles_of_task(tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());
   plan.down_tiles = tiles_of_task(tile.down_tiles_at_once, geometry.intermediate, geometry.num_down_tiles());
+  const int products = plan.down_tiles / tile.down_tiles_at_once;  // lines of a short task are no sooner there
+  const bool halves = plan.wire_form == WireForm::counted && products > 1;
+  plan.halved_down_tiles = halves ? ceil_div(products, 2) * tile.down_tiles_at_once : 0;
   const std::int64_t routes = max_tokens * geometry.num_ranks * geometry.top_k;  // if all ranks bring as many
   if (routes >= std::int64_t{tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;
   const auto is_long = [&](int at_once, int k) { return at_once > 1 && k >= at_once * tile.task_elements; };

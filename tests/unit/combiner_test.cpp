@@ -78,14 +78,20 @@ class Returned {
   std::unique_ptr<char[]> heap_;
 };
 
-TEST(Combiner, leaves_the_last_parts_of_a_call_to_helpers_one_each) {
-  const Returned rank(4, 3);
-  Combiner<SoloGroup> beside_dispatcher(rank.call, 0);
-  EXPECT_EQ(rank.run(beside_dispatcher), Step::finished);
-  EXPECT_EQ(rank.combined(), 1u);
-  auto helper = Combiner<SoloGroup>::helper(rank.call, 0);
-  EXPECT_EQ(rank.run(helper), Step::finished);
-  EXPECT_EQ(rank.combined(), 4u);
+TEST(Combiner, leaves_the_last_wave_to_helpers_and_the_last_parts_one_each) {
+  const auto left_to = [](std::int64_t tokens, int num_helpers) {
+    const Returned rank(tokens, num_helpers);
+    Combiner<SoloGroup> beside_dispatcher(rank.call, 0);
+    EXPECT_EQ(rank.run(beside_dispatcher), Step::finished);
+    const std::size_t before = rank.combined();
+    auto helper = Combiner<SoloGroup>::helper(rank.call, 0);
+    EXPECT_EQ(rank.run(helper), Step::finished);
+    EXPECT_EQ(rank.combined(), static_cast<std::size_t>(tokens));
+    return rank.combined() - before;
+  };
+  EXPECT_EQ(left_to(4, 1), 4u);  // one wave
+  EXPECT_EQ(left_to(6, 1), 2u);  // two
+  EXPECT_EQ(left_to(6, 5), 5u);  // more than the last wave has
 }
 
 TEST(Combiner, takes_every_part_where_no_helpers_come) {

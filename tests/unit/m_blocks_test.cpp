@@ -166,15 +166,33 @@ TEST(MBlocks, narrow_down_tasks_follow_from_how_many_are_under_way) {
   const auto tasks = static_cast<std::uint64_t>(call.geometry().num_down_tiles());  // an m-block
   call.plan.down_tiles = 1;
   call.roster.num_processors = static_cast<int>(8 * tasks);
-  EXPECT_TRUE(narrow_downs_are_better(call, 0, 4, 0));   // half are idle
-  EXPECT_FALSE(narrow_downs_are_better(call, 0, 5, 0));
-  EXPECT_FALSE(narrow_downs_are_better(call, 9, 10, 0));  // tasks are short
+  EXPECT_TRUE(narrow_downs_are_better(call, {.first = 0, .cut = 4, .retired = 0}));   // half are idle
+  EXPECT_FALSE(narrow_downs_are_better(call, {.first = 0, .cut = 5, .retired = 0}));
+  EXPECT_FALSE(narrow_downs_are_better(call, {.first = 9, .cut = 10, .retired = 0}));  // tasks are short
   call.plan.narrow_ends = true;
-  EXPECT_TRUE(narrow_downs_are_better(call, 4, 10, 0));   // a second round of two
-  EXPECT_FALSE(narrow_downs_are_better(call, 3, 10, 0));  // not the last ones
-  EXPECT_FALSE(narrow_downs_are_better(call, 4, 10, 4));  // one round, of six
-  EXPECT_TRUE(narrow_downs_are_better(call, 4, 10, 6));   // of four
-  EXPECT_TRUE(narrow_downs_are_better(call, 14, 20, 3));  // after two rounds
+  EXPECT_TRUE(narrow_downs_are_better(call, {.first = 4, .cut = 10, .retired = 0}));   // a second round of two
+  EXPECT_FALSE(narrow_downs_are_better(call, {.first = 3, .cut = 10, .retired = 0}));  // not the last ones
+  EXPECT_FALSE(narrow_downs_are_better(call, {.first = 4, .cut = 10, .retired = 4}));  // one round, of six
+  EXPECT_TRUE(narrow_downs_are_better(call, {.first = 4, .cut = 10, .retired = 6}));   // of four
+  EXPECT_TRUE(narrow_downs_are_better(call, {.first = 14, .cut = 20, .retired = 3}));  // after two rounds
+}
+
+TEST(MBlocks, down_tasks_of_the_last_two_rounds_are_halved) {
+  Cutting cutting;
+  Call& call = cutting.call;
+  call.plan.down_tiles = 2;  // one task an m-block
+  call.roster.num_processors = 8;
+  const auto chosen = [&](std::uint64_t first, std::uint64_t cut) {
+    TaskBatch downs{.kind = TaskKind::down};
+    choose_downs(call, {.first = first, .cut = cut, .retired = 0}, downs);
+    return std::pair(downs.narrow, downs.halved);
+  };
+  EXPECT_EQ(chosen(39, 40), std::pair(false, false));  // a plan without
+  call.plan.halved_down_tiles = 1;
+  EXPECT_EQ(chosen(23, 40), std::pair(false, false));
+  EXPECT_EQ(chosen(24, 40), std::pair(false, true));
+  EXPECT_EQ(chosen(0, 5), std::pair(false, true));
+  EXPECT_EQ(chosen(0, 4), std::pair(true, false));  // where half are idle, one tile each
 }
 
 }  // namespace

@@ -162,12 +162,15 @@ TEST(Forms, short_tiles_are_taken_together_where_there_are_many) {
 TEST(Forms, few_rows_of_narrow_experts_are_taken_together_but_half_as_long) {
   EngineTraits engine = kEngine;
   engine.tile.task_elements = 2048;
-  const auto down_tiles = [&](int intermediate, std::int64_t max_tokens, int top_k = 8) {
+  const auto plan = [&](int intermediate, std::int64_t max_tokens, int top_k) {
     Problem problem = qwen(8192);
     problem.num_ranks = 1;
     problem.intermediate = intermediate;
     problem.top_k = top_k;
-    return plan_call(problem, plan_geometry(problem, engine), max_tokens).down_tiles;
+    return plan_call(problem, plan_geometry(problem, engine), max_tokens);
+  };
+  const auto down_tiles = [&](int intermediate, std::int64_t max_tokens, int top_k = 8) {
+    return plan(intermediate, max_tokens, top_k).down_tiles;
   };
   EXPECT_EQ(down_tiles(256, 4096), 8);  // 2 full m-blocks an expert
   EXPECT_EQ(down_tiles(256, 1024), 4);  // 64 rows
@@ -177,6 +180,8 @@ TEST(Forms, few_rows_of_narrow_experts_are_taken_together_but_half_as_long) {
   EXPECT_EQ(down_tiles(256, 16), 4);  // lined: 128 m-blocks at most
   EXPECT_EQ(down_tiles(64, 16), 4);   // so long that 256 tasks are left
   EXPECT_EQ(down_tiles(64, 15), 1);
+  EXPECT_EQ(plan(256, 64, 8).halved_down_tiles, 2);
+  EXPECT_EQ(plan(256, 16, 8).halved_down_tiles, 0);  // lined
 }
 
 TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_the_call_alone) {
@@ -190,7 +195,11 @@ TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_th
     return plan_call(problem, plan_geometry(problem, engine), max_tokens);
   };
   EXPECT_EQ(plan(768, 8192).down_tiles, 4);
+  EXPECT_EQ(plan(768, 8192).halved_down_tiles, 2);
+  EXPECT_EQ(plan(256, 8192).down_tiles, 16);
+  EXPECT_EQ(plan(256, 8192).halved_down_tiles, 8);
   EXPECT_EQ(plan(768, 1024).down_tiles, 2);
+  EXPECT_EQ(plan(768, 1024).halved_down_tiles, 0);  // one product, which is not divided
   EXPECT_EQ(plan(768, 16).down_tiles, 2);  // lined
   EXPECT_FALSE(plan(4032, 8192).narrow_ends);  // half a product would be a task of less than 2,048 elements
   EXPECT_TRUE(plan(4096, 8192).narrow_ends);

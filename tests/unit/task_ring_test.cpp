@@ -145,6 +145,22 @@ TEST(TaskRing, tasks_of_a_narrow_batch_have_one_tile) {
   expect_task(taker.take(), {.kind = TaskKind::exit});
 }
 
+TEST(TaskRing, down_tasks_of_a_halved_batch_have_half_as_many_tiles) {
+  TaskShape shape = kShape;
+  shape.down_tiles = 4;
+  shape.halved_down_tiles = 2;
+  const Ring ring(4, 0, shape);
+  ring.publish({.kind = TaskKind::down, .index = 3, .size = 1});
+  ring.publish({.kind = TaskKind::down, .index = 5, .size = 1, .halved = true});
+  Ring::Taker taker{ring.view};
+  const auto down = [](std::uint32_t index, std::uint32_t tile, std::uint8_t tiles) {
+    return Task{.kind = TaskKind::down, .num_tiles = tiles, .index = index, .tile = tile};
+  };
+  for (const Task& wanted : {down(3, 0, 4), down(3, 4, 1), down(5, 0, 2), down(5, 2, 2), down(5, 4, 1)}) {
+    expect_task(taker.take(), wanted);
+  }
+}
+
 TEST(TaskRing, tasks_of_a_halved_batch_have_half_a_tile) {
   Ring ring(8);
   Ring::Taker taker{ring.view};

@@ -85,7 +85,7 @@ class TaskBatches {
   __device__ void choose_tasks(ExpertBatch& batch) const {
     const std::uint32_t first = batch.tasks.index;
     if (batch.tasks.kind == TaskKind::down) {
-      batch.tasks.narrow = narrow_downs_are_better(call_, first, num_blocks_, 0);
+      choose_downs(call_, {.first = first, .cut = num_blocks_, .retired = 0}, batch.tasks);
     } else {
       choose_ups(call_, {.rows = batch.rows, .of_call = num_blocks_, .cut = num_blocks_, .from_here = num_blocks_ - first},
                  batch.tasks);
