@@ -129,6 +129,12 @@ struct Call {
 
   // Typed views of the local scratch. `wave_slot` is source * wave_ring + ring slot.
   FLASHMOE_HD int wave_slot(int source, int ring_slot) const { return source * geometry().wave_ring + ring_slot; }
+  FLASHMOE_HD int source_of(std::uint32_t wave_slot) const {
+    return divide_small(static_cast<int>(wave_slot), geometry().wave_ring);
+  }
+  FLASHMOE_HD int ring_slot_of(std::uint32_t wave_slot) const {
+    return static_cast<int>(wave_slot) - source_of(wave_slot) * geometry().wave_ring;
+  }
   FLASHMOE_HD int num_wave_slots() const { return geometry().num_ranks * geometry().wave_ring; }
   /// From one wave slot that may have rows to the next: a lined wave lies in its source's first.
   FLASHMOE_HD int slots_apart() const { return lined() ? geometry().wave_ring : 1; }
@@ -271,14 +277,13 @@ struct Call {
 /// Where the row behind an entry of a wave's route image lies.
 FLASHMOE_HD inline const char* token_row(const Call& call, std::uint32_t wave_slot, RouteEntry entry) {
   const Geometry& g = call.geometry();
-  const int source = static_cast<int>(wave_slot) / g.wave_ring;
-  const int ring_slot = static_cast<int>(wave_slot) % g.wave_ring;
+  const int source = call.source_of(wave_slot);
   if (source == call.rank) {
     return call.x_row(call.wave_begin(static_cast<std::int64_t>(call.wave(static_cast<int>(wave_slot)).wave_index)) +
                       entry.slot);
   }
   if (call.lined()) return call.lined_row(source, entry.slot);
-  return call.heap_at<const char>(call.heap.token_row(source, ring_slot, entry.slot));
+  return call.heap_at<const char>(call.heap.token_row(source, call.ring_slot_of(wave_slot), entry.slot));
 }
 
 }  // namespace flashmoe

@@ -10,10 +10,16 @@
 
 namespace flashmoe {
 
+/// Token block, of its wave, of the token whose result a return row is.
+FLASHMOE_HD inline int token_block_of(const Geometry& g, std::uint32_t return_row) {
+  static_assert(Limits::wave_tokens * Limits::top_k < 1 << 21);
+  return divide_small(divide_small(static_cast<int>(return_row), g.top_k), g.token_block);
+}
+
 /// The result counter that a row of a counted per_route call adds to: the wave slot it is of, and its token block.
 FLASHMOE_HD inline std::uint32_t result_counter(const Geometry& g, std::uint32_t wave_slot, std::uint32_t return_row) {
   static_assert(Limits::num_ranks * Limits::wave_ring <= 1 << 16);
-  return wave_slot << 16 | return_row / static_cast<std::uint32_t>(g.top_k) / static_cast<std::uint32_t>(g.token_block);
+  return wave_slot << 16 | static_cast<std::uint32_t>(token_block_of(g, return_row));
 }
 
 template <class Group, class Fabric>
@@ -141,11 +147,9 @@ class Completion {
     }
   }
 
-  FLASHMOE_HD int source_of(std::uint32_t wave_slot) const { return static_cast<int>(wave_slot) / geometry().wave_ring; }
-  FLASHMOE_HD int ring_of(std::uint32_t wave_slot) const { return static_cast<int>(wave_slot) % geometry().wave_ring; }
-  FLASHMOE_HD int token_block(std::uint32_t return_row) const {
-    return static_cast<int>(return_row) / geometry().top_k / geometry().token_block;
-  }
+  FLASHMOE_HD int source_of(std::uint32_t wave_slot) const { return call_.source_of(wave_slot); }
+  FLASHMOE_HD int ring_of(std::uint32_t wave_slot) const { return call_.ring_slot_of(wave_slot); }
+  FLASHMOE_HD int token_block(std::uint32_t return_row) const { return token_block_of(geometry(), return_row); }
 
   FLASHMOE_HD void retire(const Group& group, MBlock& block, const Segment& rows) {
     WaveSlot& wave = call_.wave(static_cast<int>(rows.wave_slot));

@@ -81,7 +81,7 @@ FLASHMOE_HD inline std::uint32_t full_m_blocks_of(const TileShape& tile, std::ui
 }
 
 FLASHMOE_HD inline int up_tasks_of_m_block(const Call& call) {
-  return (call.geometry().num_up_tiles() + call.plan.up_tiles - 1) / call.plan.up_tiles;
+  return ceil_divide_small(call.geometry().num_up_tiles(), call.plan.up_tiles);
 }
 
 /// Numbers of m-blocks, for one of them.
@@ -141,8 +141,7 @@ FLASHMOE_HD inline bool begins_out_of_step(const Call& call, std::uint32_t rows,
 }
 
 FLASHMOE_HD inline std::uint64_t down_tasks_of_m_block(const Call& call) {
-  const int tiles = call.plan.down_tiles;
-  return static_cast<std::uint64_t>((call.geometry().num_down_tiles() + tiles - 1) / tiles);
+  return static_cast<std::uint64_t>(ceil_divide_small(call.geometry().num_down_tiles(), call.plan.down_tiles));
 }
 
 /// Numbers of a call's m-blocks, all of which are known, for the down tasks of some of them.

@@ -63,8 +63,7 @@ struct TaskShape {
  private:
   FLASHMOE_HD static bool has_half_tiles(const TaskBatch& batch) { return batch.kind == TaskKind::up && batch.halved; }
   FLASHMOE_HD std::uint32_t products(const TaskBatch& batch) const {
-    const int tiles = tiles_of_task(batch);
-    const auto products = static_cast<std::uint32_t>((num_tiles(batch.kind) + tiles - 1) / tiles);
+    const auto products = static_cast<std::uint32_t>(ceil_divide_small(num_tiles(batch.kind), tiles_of_task(batch)));
     return has_half_tiles(batch) ? 2 * products : products;
   }
   FLASHMOE_HD std::uint32_t num_tasks(const TaskBatch& batch) const {
@@ -77,7 +76,8 @@ struct TaskShape {
   /// Taken two at once, the m-blocks of an odd number go in twos, and the products of the last one do.
   FLASHMOE_HD Place place_of(const TaskBatch& batch, std::uint32_t number) const {
     const std::uint32_t size = batch.size;
-    const Place place{number % size, number / size};
+    const auto first_of = static_cast<std::uint32_t>(divide_small(static_cast<int>(number), static_cast<int>(size)));
+    const Place place{number - first_of * size, first_of};
     if (tickets_at_once == 1 || size % 2 == 0) return place;
     const std::uint32_t first = place.product / 2 * 2;  // of two products
     if (first + 1 == products(batch)) return place;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/annotate.hpp"
+#include "core/divide.hpp"
 #include "flashmoe/problem.hpp"
 
 namespace flashmoe {
@@ -57,10 +58,10 @@ struct Geometry {
   FLASHMOE_HD constexpr int num_experts() const { return num_ranks * num_local_experts; }
   FLASHMOE_HD constexpr std::int64_t row_bytes() const { return std::int64_t{hidden} * element_bytes; }
   FLASHMOE_HD constexpr std::int64_t row_words() const { return row_bytes() / 8; }
-  FLASHMOE_HD constexpr int num_slot_blocks() const { return (wave_tokens + slot_block - 1) / slot_block; }
-  FLASHMOE_HD constexpr int num_token_blocks() const { return (wave_tokens + token_block - 1) / token_block; }
-  FLASHMOE_HD constexpr int num_up_tiles() const { return (intermediate + tile.up_columns - 1) / tile.up_columns; }
-  FLASHMOE_HD constexpr int num_down_tiles() const { return (hidden + tile.down_columns - 1) / tile.down_columns; }
+  FLASHMOE_HD constexpr int num_slot_blocks() const { return ceil_divide_small(wave_tokens, slot_block); }
+  FLASHMOE_HD constexpr int num_token_blocks() const { return ceil_divide_small(wave_tokens, token_block); }
+  FLASHMOE_HD constexpr int num_up_tiles() const { return ceil_divide_small(intermediate, tile.up_columns); }
+  FLASHMOE_HD constexpr int num_down_tiles() const { return ceil_divide_small(hidden, tile.down_columns); }
   /// Tokens a local wave slot can hold in either form.
   FLASHMOE_HD constexpr int slot_tokens() const { return wave_tokens > lined_tokens ? wave_tokens : lined_tokens; }
   /// Most tokens of a rank whose ids are sent.

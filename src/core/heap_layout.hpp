@@ -94,6 +94,11 @@ struct HeapLayout {
            ((static_cast<std::size_t>(ring_slot) * geometry.wave_tokens + token) * geometry.num_result_cells + cell) *
                geometry.row_bytes();
   }
+  /// That of a route, per_route: `return_row` is token * top_k + choice.
+  FLASHMOE_HD constexpr std::size_t result_cell(int ring_slot, std::uint32_t return_row) const {
+    const int token = divide_small(static_cast<int>(return_row), geometry.top_k);
+    return result_cell(ring_slot, token, static_cast<int>(return_row) - token * geometry.top_k);
+  }
   FLASHMOE_HD constexpr std::size_t lined_ids(int source, std::uint64_t epoch) const {
     return offset_of(HeapRegion::lined_ids) +
            (static_cast<std::size_t>(source) * 2 + epoch % 2) * id_lines * sizeof(Line);

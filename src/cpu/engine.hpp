@@ -32,8 +32,8 @@ class Engine {
   void reduce(const SoloGroup& group, const Call& call, Fabric& fabric, std::uint32_t wave_slot,
               std::uint32_t first_slot, std::uint32_t num_slots) {
     const Geometry& g = call.geometry();
-    const int source = static_cast<int>(wave_slot) / g.wave_ring;
-    const int ring_slot = static_cast<int>(wave_slot) % g.wave_ring;
+    const int source = call.source_of(wave_slot);
+    const int ring_slot = call.ring_slot_of(wave_slot);
     for (std::uint32_t slot = first_slot; slot < first_slot + num_slots; ++slot) {
       const std::int64_t token = reduce_slot(call, wave_slot, slot);
       if (token < 0) continue;
@@ -56,8 +56,8 @@ class Engine {
     const Geometry& g = call.geometry();
     const RowOrigin origin = row_origin(block, row);
     const RouteEntry entry = call.image(static_cast<int>(origin.wave_slot)).entry(origin.entry);
-    const int source = static_cast<int>(origin.wave_slot) / g.wave_ring;
-    const int ring_slot = static_cast<int>(origin.wave_slot) % g.wave_ring;
+    const int source = call.source_of(origin.wave_slot);
+    const int ring_slot = call.ring_slot_of(origin.wave_slot);
     const int first_column = tile * g.tile.down_columns;
     const int columns = g.hidden - first_column < g.tile.down_columns ? g.hidden - first_column : g.tile.down_columns;
     const char* segment = out_.data() + std::int64_t{row} * g.tile.down_columns * g.element_bytes;
@@ -65,9 +65,8 @@ class Engine {
       fabric.put_row_lines(group, source, call.heap.lined_result(call.epoch, entry.return_row, tile), segment,
                            std::int64_t{columns} * g.element_bytes / 8, line_tag(call.generation, call.epoch));
     } else {
-      const auto return_row = static_cast<int>(entry.return_row);
       fabric.put_row(group, source,
-                     call.heap.result_cell(ring_slot, return_row / g.top_k, return_row % g.top_k) +
+                     call.heap.result_cell(ring_slot, entry.return_row) +
                          static_cast<std::size_t>(first_column) * static_cast<std::size_t>(g.element_bytes),
                      segment, std::int64_t{columns} * g.element_bytes);
     }

@@ -25,8 +25,8 @@ __device__ void reduce_slot(const Call& call, const Fabric& fabric, std::uint32_
     if (routes[choice] != 0) token = image.entry(routes[choice] - 1).return_row / static_cast<std::uint32_t>(g.top_k);
   }
   if (token < 0) return;
-  const int source = static_cast<int>(wave_slot) / g.wave_ring;
-  const int ring_slot = static_cast<int>(wave_slot) % g.wave_ring;
+  const int source = call.source_of(wave_slot);
+  const int ring_slot = call.ring_slot_of(wave_slot);
   auto* cell = reinterpret_cast<Stored*>(fabric.address(source, call.heap.result_cell(ring_slot, token, call.rank)));
   for (int column = warp.index() * kElements; column < g.hidden; column += 32 * kElements) {
     Accumulator sum[kElements] = {};

@@ -109,9 +109,10 @@ __device__ void run_dispatcher(const KernelArgs& args, const Call& call, const F
 /// `service` counts the service warps of all blocks, see roster_of(). `combiner_log`: of a combiner beside a dispatcher.
 /// `subscribers`, `schedulers`, `dispatchers`: the group that the warp is as one of them.
 template <DType dtype, class SubscriberGroup = WarpGroup, class SchedulerGroup = WarpGroup, class DispatcherGroup = WarpGroup>
-__device__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
-                                 WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {},
-                                 const SchedulerGroup& schedulers = {}, const DispatcherGroup& dispatchers = {}) {
+__device__ __forceinline__ void run_service_warp(const KernelArgs& args, const Call& call, const Fabric& fabric, int service,
+                                                 WarpLog log, WarpLog combiner_log, const SubscriberGroup& subscribers = {},
+                                                 const SchedulerGroup& schedulers = {},
+                                                 const DispatcherGroup& dispatchers = {}) {
   if (service < call.roster.num_subscribers) {
     Subscriber<SubscriberGroup, Fabric> subscriber(call, fabric, service);
     run_actor(args, call, subscribers, Actor::subscriber, subscriber, log);

@@ -316,16 +316,15 @@ class TileEngine {
     for (std::uint32_t row = threadIdx.x / 32; row < block.num_rows; row += ProcessorGroup::kThreads / 32) {
       const RowOrigin origin = row_origin(block, row);
       const RouteEntry entry = call.image(static_cast<int>(origin.wave_slot)).entry(origin.entry);
-      const int source = static_cast<int>(origin.wave_slot) / g.wave_ring;
-      const int ring_slot = static_cast<int>(origin.wave_slot) % g.wave_ring;
+      const int source = call.source_of(origin.wave_slot);
+      const int ring_slot = call.ring_slot_of(origin.wave_slot);
       const char* values = memory_.stages[0] + row * kTileColumns * sizeof(Stored);
       if (call.lined()) {
         fabric.put_row_lines(warp, source, call.heap.lined_result(call.epoch, entry.return_row, tile), values,
                              bytes / 8, line_tag(call.generation, call.epoch));
       } else {
-        const auto return_row = static_cast<int>(entry.return_row);
         fabric.put_row(warp, source,
-                       call.heap.result_cell(ring_slot, return_row / g.top_k, return_row % g.top_k) +
+                       call.heap.result_cell(ring_slot, entry.return_row) +
                            static_cast<std::size_t>(first) * sizeof(Stored),
                        values, bytes);
       }

@@ -122,13 +122,18 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
 
 namespace {
 
+/// Full m-blocks of an expert, if routing is even.
+std::int64_t full_blocks_of_expert(const Geometry& g, std::int64_t max_tokens) {
+  return max_tokens * g.top_k / g.num_local_experts / g.tile.rows;
+}
+
 /// Products over `k` that a task takes together, of `products` an m-block has. Short tasks cost more to hand out than they
 /// compute; long ones leave processors without work where there are few. Where experts have less than a full m-block there are
 /// few tasks, and what they wait for is weights: half as long is long enough. `fewest_tasks` are left, if there are as many.
 int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products, std::int64_t fewest_tasks) {
   constexpr std::int64_t kFewestTasks = 1024;
   const std::int64_t routes = max_tokens * g.top_k;  // to a rank, if routing is even
-  const std::int64_t full_blocks = routes / g.num_local_experts / g.tile.rows;
+  const std::int64_t full_blocks = full_blocks_of_expert(g, max_tokens);
   const std::int64_t m_blocks = std::min(std::max<std::int64_t>(full_blocks, 1) * g.num_local_experts, routes);
   const int elements = full_blocks > 0 ? g.tile.task_elements : g.tile.task_elements / 2;
   const auto longest = std::clamp<std::int64_t>(m_blocks * products / fewest_tasks, 1, kMostTilesOfTask);
@@ -161,8 +166,8 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
   const TileShape& tile = geometry.tile;
   plan.up_tiles = tiles_of_task(tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());
   plan.down_tiles = tiles_of_task(tile.down_tiles_at_once, geometry.intermediate, geometry.num_down_tiles());
-  const int products = plan.down_tiles / tile.down_tiles_at_once;  // lines of a short task are no sooner there
-  const bool halves = plan.wire_form == WireForm::counted && products > 1;
+  const int products = plan.down_tiles / tile.down_tiles_at_once;
+  const bool halves = products > 1 && full_blocks_of_expert(geometry, max_tokens) > 0;  // tasks of few rows are short as it is
   plan.halved_down_tiles = halves ? ceil_div(products, 2) * tile.down_tiles_at_once : 0;
   const std::int64_t routes = max_tokens * geometry.num_ranks * geometry.top_k;  // if all ranks bring as many
   if (routes >= std::int64_t{tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;

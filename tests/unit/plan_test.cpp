@@ -180,8 +180,8 @@ TEST(Forms, few_rows_of_narrow_experts_are_taken_together_but_half_as_long) {
   EXPECT_EQ(down_tiles(256, 16), 4);  // lined: 128 m-blocks at most
   EXPECT_EQ(down_tiles(64, 16), 4);   // so long that 256 tasks are left
   EXPECT_EQ(down_tiles(64, 15), 1);
-  EXPECT_EQ(plan(256, 64, 8).halved_down_tiles, 2);
-  EXPECT_EQ(plan(256, 16, 8).halved_down_tiles, 0);  // lined
+  EXPECT_EQ(plan(256, 4096, 8).halved_down_tiles, 4);
+  EXPECT_EQ(plan(256, 1024, 8).halved_down_tiles, 0);  // as it is
 }
 
 TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_the_call_alone) {

@@ -46,10 +46,10 @@ class Epilogue {
     const std::int64_t row_bytes = std::int64_t{g.intermediate} * 2;
     char* const rows =
         call_.intermediate_row(slot.task.index, static_cast<std::uint32_t>(first_row_)) + std::int64_t{first} * 2;
-    const auto row_of = [&](int row) { return rows + row * row_bytes; };
+    const Targets targets = targets_of(slot, [&](int row) { return rows + row * row_bytes; });
     const int columns = g.intermediate - first;
-    store_half<0>(slot, d, row_of, columns);
-    if (!call_.math.gated) store_half<kGroups / 2>(slot, d, row_of, columns);
+    store_half<0>(d, targets, columns);
+    if (!call_.math.gated) store_half<kGroups / 2>(d, targets, columns);
   }
 
   /// Down tile `tile`, and the one after it if the product is wide: the second half of the accumulators holds nothing otherwise.
@@ -68,11 +68,11 @@ class Epilogue {
       push_lines<0>(slot, d, tile);
       if (wide) push_lines<kGroups / 2>(slot, d, tile + 1);
     } else {
-      const auto row_of = [&](int row) {
+      const Targets targets = targets_of(slot, [&](int row) {
         return reinterpret_cast<char*>(slot.rows[first_row_ + row]) + std::int64_t{first} * 2;
-      };
-      store_half<0>(slot, d, row_of, columns);
-      if (wide) store_half<kGroups / 2>(slot, d, row_of, columns);
+      });
+      store_half<0>(d, targets, columns);
+      if (wide) store_half<kGroups / 2>(d, targets, columns);
     }
   }
 
@@ -132,12 +132,29 @@ class Epilogue {
     }
   }
 
-  /// 128 columns from group `first_group` on, 64 at a time, to row_of(row) in 16-byte stores; the product has `columns`.
-  template <int first_group, class RowOf>
-  __device__ void store_half(const TaskSlot& slot, const Accumulators<kTileColumns>& d, const RowOf& row_of,
-                             int columns) const {
+  /// Where this lane stores 16 bytes of every kRowsApart-th row: found once a product, for all of its columns.
+  static constexpr int kRowsApart = 4;
+  static constexpr int kRowsEach = 16 / kRowsApart;
+  struct Targets {
+    char* rows[kRowsEach];
+    int num_rows;  ///< from the lane's first on
+  };
+  template <class RowOf>
+  __device__ Targets targets_of(const TaskSlot& slot, const RowOf& row_of) const {
+    const int first = lane_ / 8;
+    Targets targets;
+    targets.num_rows = static_cast<int>(slot.num_rows) - first_row_ - first;
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) targets.rows[i] = row_of(first + i * kRowsApart) + lane_ % 8 * 16;
+    return targets;
+  }
+
+  /// 128 columns from group `first_group` on, 64 at a time, in 16-byte stores; the product has `columns`.
+  template <int first_group>
+  __device__ void store_half(const Accumulators<kTileColumns>& d, const Targets& targets, int columns) const {
     const std::uint32_t staging = shared_address(staging_);
     const int matrix_row = lane_ % 16;
+    const int row = lane_ / 8;
     const int chunk = lane_ % 8;
 #pragma unroll
     for (int base = first_group; base < first_group + kGroups / 2; base += kChunkGroups) {
@@ -150,12 +167,12 @@ class Epilogue {
                        round_pair<dtype>(d[at + 6], d[at + 7]));
       }
       __syncwarp();
-#pragma unroll 1
-      for (int first = 0; first < 16; first += 4) {
-        const int row = first + lane_ / 8;
-        if (exists(slot, row) && base * 8 + chunk * 8 < columns) {
-          *reinterpret_cast<uint4*>(row_of(row) + base * 16 + chunk * 16) =
-              *reinterpret_cast<const uint4*>(staging_ + row * 128 + ((chunk ^ (row % 8)) << 4));
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        if (i * kRowsApart < targets.num_rows && base * 8 + chunk * 8 < columns) {
+          const int staged = row + i * kRowsApart;
+          *reinterpret_cast<uint4*>(targets.rows[i] + base * 16) =
+              *reinterpret_cast<const uint4*>(staging_ + staged * 128 + ((chunk ^ (staged % 8)) << 4));
         }
       }
       __syncwarp();

@@ -361,16 +361,14 @@ class Foreman {
       return reinterpret_cast<std::uint64_t>(call_.partial_row(static_cast<int>(origin.wave_slot), origin.entry));
     }
     const RouteEntry entry = call_.image(static_cast<int>(origin.wave_slot)).entry(origin.entry);
-    const int source = static_cast<int>(origin.wave_slot) / g.wave_ring;
+    const int source = call_.source_of(origin.wave_slot);
     if (call_.lined()) {
       return pack_place(source, call_.heap.lined_result(call_.epoch, entry.return_row, static_cast<int>(slot.task.tile)));
     }
     slot.counters[row] = result_counter(g, origin.wave_slot, entry.return_row);
     if (source != call_.rank) ++sent_rows;
-    const int ring_slot = static_cast<int>(origin.wave_slot) % g.wave_ring;
-    const auto return_row = static_cast<int>(entry.return_row);
-    return reinterpret_cast<std::uint64_t>(fabric_.address(
-        source, call_.heap.result_cell(ring_slot, return_row / g.top_k, return_row % g.top_k)));
+    return reinterpret_cast<std::uint64_t>(
+        fabric_.address(source, call_.heap.result_cell(call_.ring_slot_of(origin.wave_slot), entry.return_row)));
   }
 
   /// Bytes of one row of a down task.

@@ -119,7 +119,7 @@ class Opening {
     for (; mine != 0; mine &= mine - 1, ++row) {
       if (row >= slot.num_rows) continue;
       const int route = thread_ * kRoutesEach + __ffs(static_cast<int>(mine)) - 1;
-      slot.rows[row] = reinterpret_cast<std::uint64_t>(call_.x_row(route / call_.geometry().top_k));
+      slot.rows[row] = reinterpret_cast<std::uint64_t>(call_.x_row(divide_small(route, call_.geometry().top_k)));
       if (call_.math.weight_on_input) slot.weights[row] = call_.topk_weights[route];
     }
   }
