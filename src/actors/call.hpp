@@ -276,7 +276,6 @@ struct Call {
 
 /// Where the row behind an entry of a wave's route image lies.
 FLASHMOE_HD inline const char* token_row(const Call& call, std::uint32_t wave_slot, RouteEntry entry) {
-  const Geometry& g = call.geometry();
   const int source = call.source_of(wave_slot);
   if (source == call.rank) {
     return call.x_row(call.wave_begin(static_cast<std::int64_t>(call.wave(static_cast<int>(wave_slot)).wave_index)) +

@@ -122,10 +122,8 @@ Geometry plan_geometry(const Problem& problem, const EngineTraits& engine) {
 
 namespace {
 
-/// Full m-blocks of an expert, if routing is even.
-std::int64_t full_blocks_of_expert(const Geometry& g, std::int64_t max_tokens) {
-  return max_tokens * g.top_k / g.num_local_experts / g.tile.rows;
-}
+/// Rows of an expert, if routing is even.
+std::int64_t rows_of_expert(const Geometry& g, std::int64_t max_tokens) { return max_tokens * g.top_k / g.num_local_experts; }
 
 /// Products over `k` that a task takes together, of `products` an m-block has. Short tasks cost more to hand out than they
 /// compute; long ones leave processors without work where there are few. Where experts have less than a full m-block there are
@@ -133,7 +131,7 @@ std::int64_t full_blocks_of_expert(const Geometry& g, std::int64_t max_tokens) {
 int products_of_task(const Geometry& g, std::int64_t max_tokens, int k, int products, std::int64_t fewest_tasks) {
   constexpr std::int64_t kFewestTasks = 1024;
   const std::int64_t routes = max_tokens * g.top_k;  // to a rank, if routing is even
-  const std::int64_t full_blocks = full_blocks_of_expert(g, max_tokens);
+  const std::int64_t full_blocks = rows_of_expert(g, max_tokens) / g.tile.rows;
   const std::int64_t m_blocks = std::min(std::max<std::int64_t>(full_blocks, 1) * g.num_local_experts, routes);
   const int elements = full_blocks > 0 ? g.tile.task_elements : g.tile.task_elements / 2;
   const auto longest = std::clamp<std::int64_t>(m_blocks * products / fewest_tasks, 1, kMostTilesOfTask);
@@ -167,7 +165,7 @@ CallPlan plan_call(const Problem& problem, const Geometry& geometry, std::int64_
   plan.up_tiles = tiles_of_task(tile.up_tiles_at_once, geometry.hidden, geometry.num_up_tiles());
   plan.down_tiles = tiles_of_task(tile.down_tiles_at_once, geometry.intermediate, geometry.num_down_tiles());
   const int products = plan.down_tiles / tile.down_tiles_at_once;
-  const bool halves = products > 1 && full_blocks_of_expert(geometry, max_tokens) > 0;  // tasks of few rows are short as it is
+  const bool halves = products > 1 && 2 * rows_of_expert(geometry, max_tokens) >= tile.rows;  // else they are short as it is
   plan.halved_down_tiles = halves ? ceil_div(products, 2) * tile.down_tiles_at_once : 0;
   const std::int64_t routes = max_tokens * geometry.num_ranks * geometry.top_k;  // if all ranks bring as many
   if (routes >= std::int64_t{tile.pair_rows} * geometry.num_experts()) plan.tickets_at_once = 2;

@@ -181,7 +181,8 @@ TEST(Forms, few_rows_of_narrow_experts_are_taken_together_but_half_as_long) {
   EXPECT_EQ(down_tiles(64, 16), 4);   // so long that 256 tasks are left
   EXPECT_EQ(down_tiles(64, 15), 1);
   EXPECT_EQ(plan(256, 4096, 8).halved_down_tiles, 4);
-  EXPECT_EQ(plan(256, 1024, 8).halved_down_tiles, 0);  // as it is
+  EXPECT_EQ(plan(256, 1024, 8).halved_down_tiles, 2);
+  EXPECT_EQ(plan(256, 1023, 8).halved_down_tiles, 0);  // less than half an m-block an expert
 }
 
 TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_the_call_alone) {
