@@ -108,11 +108,16 @@ FLASHMOE_HD inline bool narrow_ups_are_better(const Call& call, const NarrowUps&
 }
 
 /// Whether the m-block's up tasks have half a tile each, in a call all of whose m-blocks are known: where all of them are no more
-/// than processors even so, each of which reads only so fast.
+/// than processors even so, each of which reads only so fast; and of a call whose tiles are several rounds those of the last
+/// m-blocks, as far as they are no more than processors, as these end sooner together. Not where processors take tasks in pairs:
+/// the kernel for that spilled with half tiles.
 FLASHMOE_HD inline bool halved_ups_are_better(const Call& call, const NarrowUps& blocks) {
-  const std::uint32_t tasks = half_tiles(call.geometry().num_up_tiles()) * blocks.of_call;
-  return blocks.rows <= static_cast<std::uint32_t>(call.geometry().tile.half_rows) && tasks > 0 &&
-         tasks <= static_cast<std::uint32_t>(call.roster.num_processors);
+  const auto tiles = static_cast<std::uint32_t>(call.geometry().num_up_tiles());
+  const auto processors = static_cast<std::uint32_t>(call.roster.num_processors);
+  const bool one_round = tiles * blocks.of_call <= processors;
+  const std::uint32_t halved = one_round ? blocks.of_call : blocks.from_here;
+  return blocks.rows <= static_cast<std::uint32_t>(call.geometry().tile.half_rows) && call.plan.tickets_at_once == 1 &&
+         blocks.of_call > 0 && halved > 0 && half_tiles(static_cast<int>(tiles)) * halved <= processors;
 }
 
 /// Whether an m-block of `rows`, the only one of its expert in a call of `of_call`, has its intermediate in tagged packets, if no

@@ -143,7 +143,6 @@ void Layer::forward(const CallInput& input, cudaStream_t stream) {
   Call& call = args.call;
   call.layer_id = layer_id_;
   call.plan = plan(input.max_tokens);
-  if (call.plan.tickets_at_once > 1) call.heap.geometry.tile.half_rows = 0;  // the kernel for pairs has no half tiles
   call.plan_hash = plan_hash(call.geometry(), call.plan);
   call.math = {.dtype = problem_.dtype,
                .activation = problem_.activation,

@@ -120,9 +120,9 @@ TEST(MBlocks, up_tasks_have_half_a_tile_where_all_of_a_call_are_no_more_than_pro
   Cutting cutting;
   Call& call = cutting.call;  // two up tiles an m-block
   call.roster.num_processors = 16;
-  const auto chosen = [&](std::uint32_t rows, std::uint32_t of_call) {
+  const auto chosen = [&](std::uint32_t rows, std::uint32_t of_call, std::uint32_t from_here = 1) {
     TaskBatch ups{.kind = TaskKind::up};
-    choose_ups(call, {.rows = rows, .of_call = of_call, .cut = 4, .from_here = 1}, ups);
+    choose_ups(call, {.rows = rows, .of_call = of_call, .cut = 4, .from_here = from_here}, ups);
     return std::pair(ups.narrow, ups.halved);
   };
   EXPECT_EQ(chosen(3, 4), std::pair(true, false));  // an engine that has no half tiles
@@ -131,6 +131,14 @@ TEST(MBlocks, up_tasks_have_half_a_tile_where_all_of_a_call_are_no_more_than_pro
   EXPECT_EQ(chosen(4, 4), std::pair(true, false));  // too many rows
   EXPECT_EQ(chosen(3, 5), std::pair(true, false));  // more tasks than processors
   EXPECT_EQ(chosen(3, 0), std::pair(false, false)); // more may come
+  // Of several rounds the last m-blocks, if it is known which those are.
+  EXPECT_EQ(chosen(3, 8, 4), std::pair(true, false));
+  EXPECT_EQ(chosen(3, 9, 4), std::pair(true, true));
+  EXPECT_EQ(chosen(3, 9, 5), std::pair(false, false));
+  EXPECT_EQ(chosen(3, 9, 0), std::pair(false, false));
+  EXPECT_EQ(chosen(4, 9, 4), std::pair(false, false));
+  call.plan.tickets_at_once = 2;
+  EXPECT_EQ(chosen(3, 4), std::pair(true, false));
 }
 
 TEST(MBlocks, rows_are_tagged_where_up_tiles_are_one_round) {

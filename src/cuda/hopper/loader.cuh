@@ -59,7 +59,7 @@ class Loader {
 
   __device__ std::uint32_t stage_address() const { return shared_address(block_.stages[stage_.index()]); }
 
-  /// Pairs have no half tiles: see Layer.
+  /// Pairs have no half tiles: see halved_ups_are_better().
   __device__ static bool is_half(const Task& task) { return !kPairs && task.half != 0; }
   __device__ static bool is_shared(const TaskSlot& slot) { return kPairs && slot.shared; }
 
