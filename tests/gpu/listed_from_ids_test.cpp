@@ -77,32 +77,32 @@ TEST(ListedFromIds, gives_the_bits_of_planners_lists) {
   FLASHMOE_REQUIRE_GPUS(1);
   if (!runs_on_hopper(problem_of({9, 2, 100}, 0))) GTEST_SKIP() << "engine portable has planners' lists alone";
   using cuda_backend::hopper::listed_routes;
-  ASSERT_EQ(listed_routes(256), 8192);
-  ASSERT_EQ(listed_routes(2175), 8192);
-  ASSERT_EQ(listed_routes(2176), 0);
+  ASSERT_EQ(listed_routes(256), 16384);
+  ASSERT_EQ(listed_routes(1151), 16384);
+  ASSERT_EQ(listed_routes(1152), 0);
   const Shape shapes[] = {{1, 1, 300},
                           {5, 3, 77},
                           {128, 8, 64, Routing::distinct},
-                          {128, 8, 1024, Routing::masked},
-                          {128, 8, 1025},  // a route too many
+                          {128, 8, 2048, Routing::masked},
+                          {128, 8, 2049},  // a route too many
                           {129, 7, 501, Routing::any, true},
                           {256, 8, 600, Routing::all_to_one},
                           {40, 11, 130, Routing::distinct},
                           {40, 32, 256, Routing::distinct, true},
                           {257, 4, 200},
                           {600, 3, 200, Routing::masked, true},
-                          {2175, 4, 333},
-                          {2176, 4, 333}};
+                          {1151, 4, 333},
+                          {1152, 4, 333}};
   for (const Shape& shape : shapes) expect_the_bits_of_planners_lists(shape);
 }
 
 TEST(ListedFromIds, gives_them_to_every_rank) {
   FLASHMOE_REQUIRE_GPUS(1);
   if (!runs_on_hopper(problem_of({9, 2, 100}, 0))) GTEST_SKIP() << "engine portable has planners' lists alone";
-  const Shape shapes[] = {{128, 8, 1024, Routing::distinct, false, 2},
-                          {128, 8, 1024, Routing::masked, true, 2},
+  const Shape shapes[] = {{128, 8, 2048, Routing::distinct, false, 2},
+                          {128, 8, 2048, Routing::masked, true, 2},
                           {6, 1, 8192, Routing::any, false, 2},
-                          {130, 8, 1025, Routing::any, false, 2},  // a route too many
+                          {130, 8, 2049, Routing::any, false, 2},  // a route too many
                           {6, 2, 50, Routing::all_to_one, true, 3},
                           {36, 11, 90, Routing::last_rank, false, 4},
                           {64, 4, 333, Routing::any, false, 8}};

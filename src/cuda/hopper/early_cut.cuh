@@ -41,7 +41,8 @@ class EarlyCut {
   }
 
  private:
-  static constexpr int kIdWords = 1024;                    ///< most of a warp's share of a source
+  /// Most of a warp's share of a source's ids, which goes by lines.
+  static constexpr int kIdWords = kMostListedRoutes / 2 / kConsumerWarps + 2 * Line::kDataWords;
   static constexpr int kMostRanks = MBlock::kMaxSegments;  ///< an m-block may have rows of each
   static constexpr int kThreads = kConsumerThreads;
 

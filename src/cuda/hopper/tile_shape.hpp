@@ -100,7 +100,7 @@ inline constexpr int kFewestBlocks = 3;
 inline constexpr int kStagingBytes = 2048;
 
 /// Most routes of a rank that the consumers of a subscriber's block list (list_maker.cuh); with more planners are as fast.
-inline constexpr int kMostListedRoutes = 8192;
+inline constexpr int kMostListedRoutes = 16384;
 /// The same with so many experts a rank; 0: the operand stages have no room for what they need.
 constexpr int listed_routes(int num_local_experts) {
   const int words = 2 * kMostListedRoutes + kConsumerWarps * (2 + 2 * num_local_experts);
