@@ -168,8 +168,8 @@ FLASHMOE_HD inline bool narrow_downs_are_better(const Call& call, const LastDown
   return 4 * tasks * (blocks.cut - blocks.first) <= 3 * processors && (leaves_half_idle || under_way > 2 * processors);
 }
 
-/// Whether they have half as many products, as the call's last two rounds do where tasks have several: the shorter the last ones, the
-/// less processors wait for one another.
+/// Whether they have half as many products, as the call's last two rounds do where tasks have several: the shorter the last ones,
+/// the less processors wait for one another.
 FLASHMOE_HD inline bool halved_downs_are_better(const Call& call, const LastDowns& blocks) {
   return call.plan.halved_down_tiles > 0 &&
          down_tasks_of_m_block(call) * (blocks.cut - blocks.first) <= 2 * static_cast<std::uint64_t>(call.roster.num_processors);

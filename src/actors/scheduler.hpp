@@ -28,8 +28,8 @@ template <class Group>
 class Scheduler {
  public:
   FLASHMOE_HD explicit Scheduler(const Call& call)
-      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), most_cut_(most_cut(call)), published_(call.task_ring().first()),
-        num_free_(static_cast<std::uint32_t>(call.geometry().num_m_blocks)) {}
+      : call_(call), lag_(lag_of(call)), enough_early_(enough_early(call)), most_cut_(most_cut(call)),
+        published_(call.task_ring().first()), num_free_(static_cast<std::uint32_t>(call.geometry().num_m_blocks)) {}
 
   FLASHMOE_HD Step step(const Group& group) {
     if (finished_) return Step::finished;

@@ -7,9 +7,9 @@
 
 namespace flashmoe {
 
-/// n / d for 0 <= n < 2^21 and d > 0. A GPU has no instruction for it; here it takes seven, of integers about 25, and code that runs
-/// once a call is fetched for 3 to 10 ns an instruction. Exact: (n + 1/2) / d is at least 1 / 2d from any integer, and reciprocal and
-/// product are wrong by less than 2^-22 of it together.
+/// n / d for 0 <= n < 2^21 and d > 0. A GPU has no instruction for it; this takes seven, integers about 25, and a GPU has to fetch
+/// what runs once a call. Exact: (n + 1/2) / d is at least 1 / 2d from any integer, and reciprocal and product are wrong by less
+/// than 2^-22 of it together.
 FLASHMOE_HD constexpr int divide_small(int n, int d) {
 #if defined(__CUDA_ARCH__)
   if (!std::is_constant_evaluated()) {

@@ -53,6 +53,20 @@ TEST(TileShapes, odd_sizes_of_real_models_match_the_reference) {
   }
 }
 
+/// Down tasks of 16 tiles, 15 in an m-block's last, and, as the call ends, of 8 and 7.
+TEST(TileShapes, down_tasks_that_are_halved_at_the_end_match_the_reference) {
+  FLASHMOE_REQUIRE_GPUS(1);
+  for (const int num_ranks : {1, 2}) {
+    const Problem problem{.num_ranks = num_ranks, .hidden = 3880, .intermediate = 72, .num_experts = 64 * num_ranks, .top_k = 8,
+                          .max_tokens = 520, .wire_form = WireForm::counted, .result_form = ResultForm::per_route};
+    if (!runs_on_hopper(problem)) GTEST_SKIP() << "engine hopper does not run here";
+    const CallPlan plan = plan_call(problem, plan_geometry(problem, CudaWorld::traits(problem)), problem.max_tokens);
+    ASSERT_EQ(plan.down_tiles, 16);
+    ASSERT_EQ(plan.halved_down_tiles, 8);
+    expect_reference(problem, std::vector<std::int64_t>(static_cast<std::size_t>(num_ranks), 520));
+  }
+}
+
 TEST(TileShapes, every_activation_with_biases_matches_the_reference) {
   FLASHMOE_REQUIRE_GPUS(1);
   for (const DType dtype : {DType::bf16, DType::fp16}) {
