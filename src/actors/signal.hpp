@@ -54,11 +54,14 @@ FLASHMOE_HD inline void tally(T* counter, T amount) {
   detail::AtomicRef<scope, T>(*counter).fetch_add(amount, cuda::memory_order_relaxed);
 }
 
-/// Makes of all tally() of this thread that follow what add() is, with one fence.
+/// Makes of all tally() of this thread that follow what add() is, with one fence. GPU alone; elsewhere publish_fenced() needs none,
+/// and thread sanitizers know none.
 template <Scope scope>
 FLASHMOE_HD inline void fence_release() {
+#if defined(__CUDA_ARCH__)
   cuda::atomic_thread_fence(cuda::memory_order_release,
                             scope == Scope::system ? cuda::thread_scope_system : cuda::thread_scope_device);
+#endif
 }
 
 /// Takes the next `count` of numbers that several actors share out, within the rank; returns the first. Memory ordering:
