@@ -1,8 +1,6 @@
 // Division of small integers, one source for host and device code.
 #pragma once
 
-#include <type_traits>
-
 #include "core/annotate.hpp"
 
 namespace flashmoe {
@@ -12,7 +10,7 @@ namespace flashmoe {
 /// than 2^-22 of it together.
 FLASHMOE_HD constexpr int divide_small(int n, int d) {
 #if defined(__CUDA_ARCH__)
-  if (!std::is_constant_evaluated()) {
+  if (!__builtin_is_constant_evaluated()) {  // std::is_constant_evaluated() is the host's
     float reciprocal = 0;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(static_cast<float>(d)));
     return static_cast<int>((static_cast<float>(n) + 0.5f) * reciprocal);

@@ -38,7 +38,7 @@ void check_input(const Problem& problem, const CallInput& input) {
 EngineTraits engine_traits() {
   return {.tile = {.rows = 32, .up_columns = 64, .down_columns = 128, .extra_rows = 16},
           .num_m_blocks = 32,
-          .listed_routes = 16384};  // as on a Hopper GPU: src/cuda/hopper/tile_shape.hpp
+          .listed_routes = 8192};  // as on Hopper GPUs: src/cuda/hopper/tile_shape.hpp
 }
 
 RankContext::RankContext(std::shared_ptr<Heap> heap, int rank, const RankOptions& options)

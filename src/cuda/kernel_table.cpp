@@ -88,7 +88,7 @@ EngineTraits engine_traits(const Problem& problem, Engine wanted) {
   const TileShape tile = hopper ? hopper::tile_shape(problem.gated) : tile_shape(problem.gated);
   return {.tile = tile,
           .num_m_blocks = ring_blocks(problem, tile, hopper ? 32 << 20 : 16 << 20),
-          .listed_routes = hopper ? hopper::listed_routes(problem.num_local_experts()) : 0};
+          .listed_routes = hopper ? hopper::listed_routes(problem.num_ranks, problem.num_local_experts()) : 0};
 }
 
 Engine engine_of(const Geometry& geometry) {

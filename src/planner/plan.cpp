@@ -217,8 +217,9 @@ std::string explain_plan(const Problem& problem, const Geometry& g, const CallPl
                       g.tile.extra_rows > 0 ? fmt::format(" (an expert's last up to {})", g.tile.most_rows()) : "",
                       g.tile.up_columns, g.tile.down_columns);
   if (plan.up_tiles > 1 || plan.down_tiles > 1) {
-    text += fmt::format(", {} / {} a task{}{}", plan.up_tiles, plan.down_tiles,
+    text += fmt::format(", {} / {} a task{}{}{}", plan.up_tiles, plan.down_tiles,
                         plan.narrow_ups ? fmt::format(" (1 up where there are at most {} rows)", g.tile.narrow_rows) : "",
+                        plan.halved_down_tiles > 0 ? fmt::format(" ({} down where the call ends)", plan.halved_down_tiles) : "",
                         plan.narrow_ends ? " (1 where the call ends)" : "");
   }
   if (plan.tickets_at_once == 2) {

@@ -104,7 +104,6 @@ TEST(EarlyCut, gives_the_bits_of_the_schedulers_m_blocks) {
       {1, 700, 8, 1024, Routing::distinct, kCounted, false, true, 160, 0, false},         // more than places
       {2, 128, 8, 16, Routing::any, kLined},
       {2, 128, 8, 1024, Routing::distinct},
-      {2, 256, 8, 2048, Routing::distinct},                                               // as many routes as are listed at once
       {2, 16, 2, 900, Routing::any, kCounted, true, false},
       {2, 8, 2, 300, Routing::last_rank, kCounted, false, true, 160, 1},                  // ring of one wave
       {2, 8, 2, 300, Routing::any, kCounted, false, true, 160, 4},

@@ -77,9 +77,10 @@ TEST(ListedFromIds, gives_the_bits_of_planners_lists) {
   FLASHMOE_REQUIRE_GPUS(1);
   if (!runs_on_hopper(problem_of({9, 2, 100}, 0))) GTEST_SKIP() << "engine portable has planners' lists alone";
   using cuda_backend::hopper::listed_routes;
-  ASSERT_EQ(listed_routes(256), 16384);
-  ASSERT_EQ(listed_routes(1151), 16384);
-  ASSERT_EQ(listed_routes(1152), 0);
+  ASSERT_EQ(listed_routes(1, 256), 16384);
+  ASSERT_EQ(listed_routes(2, 256), 8192);
+  ASSERT_EQ(listed_routes(1, 1151), 16384);
+  ASSERT_EQ(listed_routes(1, 1152), 0);
   const Shape shapes[] = {{1, 1, 300},
                           {5, 3, 77},
                           {128, 8, 64, Routing::distinct},
@@ -99,10 +100,10 @@ TEST(ListedFromIds, gives_the_bits_of_planners_lists) {
 TEST(ListedFromIds, gives_them_to_every_rank) {
   FLASHMOE_REQUIRE_GPUS(1);
   if (!runs_on_hopper(problem_of({9, 2, 100}, 0))) GTEST_SKIP() << "engine portable has planners' lists alone";
-  const Shape shapes[] = {{128, 8, 2048, Routing::distinct, false, 2},
-                          {128, 8, 2048, Routing::masked, true, 2},
+  const Shape shapes[] = {{128, 8, 1024, Routing::distinct, false, 2},
+                          {128, 8, 1024, Routing::masked, true, 2},
                           {6, 1, 8192, Routing::any, false, 2},
-                          {130, 8, 2049, Routing::any, false, 2},  // a route too many
+                          {130, 8, 1025, Routing::any, false, 2},  // a route too many
                           {6, 2, 50, Routing::all_to_one, true, 3},
                           {36, 11, 90, Routing::last_rank, false, 4},
                           {64, 4, 333, Routing::any, false, 8}};

@@ -10,10 +10,10 @@
 namespace flashmoe::test {
 namespace {
 
-/// Two calls of one problem, sampled tokens against the reference.
-void expect_reference(const Problem& problem, const std::vector<std::int64_t>& tokens) {
+/// Two calls of one problem, sampled tokens against the reference. `num_blocks`: of a rank; 0: as many as there are.
+void expect_reference(const Problem& problem, const std::vector<std::int64_t>& tokens, int num_blocks = 0) {
   const auto experts = std::make_shared<DenseExperts>(problem, 3);
-  CudaWorld world(problem, experts);
+  CudaWorld world(problem, experts, {.num_blocks = num_blocks});
   for (std::uint64_t call = 0; call < 2; ++call) {
     std::vector<Batch> batches;
     std::vector<Batch*> pointers;
@@ -53,7 +53,7 @@ TEST(TileShapes, odd_sizes_of_real_models_match_the_reference) {
   }
 }
 
-/// Down tasks of 16 tiles, 15 in an m-block's last, and, as the call ends, of 8 and 7.
+/// Down tasks of 16 tiles, 15 in an m-block's last, and, in the last two rounds of 40 blocks, of 8 and 7; in those of all, 8 and 7.
 TEST(TileShapes, down_tasks_that_are_halved_at_the_end_match_the_reference) {
   FLASHMOE_REQUIRE_GPUS(1);
   for (const int num_ranks : {1, 2}) {
@@ -63,7 +63,9 @@ TEST(TileShapes, down_tasks_that_are_halved_at_the_end_match_the_reference) {
     const CallPlan plan = plan_call(problem, plan_geometry(problem, CudaWorld::traits(problem)), problem.max_tokens);
     ASSERT_EQ(plan.down_tiles, 16);
     ASSERT_EQ(plan.halved_down_tiles, 8);
-    expect_reference(problem, std::vector<std::int64_t>(static_cast<std::size_t>(num_ranks), 520));
+    for (const int num_blocks : {40, 0}) {
+      expect_reference(problem, std::vector<std::int64_t>(static_cast<std::size_t>(num_ranks), 520), num_blocks);
+    }
   }
 }
 

@@ -202,6 +202,10 @@ TEST(Forms, down_tiles_that_are_fastest_together_are_a_task_and_long_ones_end_th
   EXPECT_EQ(plan(768, 1024).down_tiles, 2);
   EXPECT_EQ(plan(768, 1024).halved_down_tiles, 0);  // one product, which is not divided
   EXPECT_EQ(plan(768, 16).down_tiles, 2);  // lined
+  Problem narrow = qwen(8192);
+  narrow.intermediate = 256;
+  EXPECT_THAT(explain_plan(narrow, plan_geometry(narrow, engine), plan(256, 8192)),
+              testing::HasSubstr("16 a task (8 down where the call ends)"));
   EXPECT_FALSE(plan(4032, 8192).narrow_ends);  // half a product would be a task of less than 2,048 elements
   EXPECT_TRUE(plan(4096, 8192).narrow_ends);
   EXPECT_TRUE(plan(4096, 16).narrow_ends);

@@ -1,9 +1,11 @@
 // The scheduler alone: which m-blocks it cuts from landed rows, and in which order it publishes their up tasks.
 #include "actors/scheduler.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "actors/call.hpp"
@@ -258,10 +260,12 @@ TEST(Scheduler, the_last_up_tasks_are_narrow_where_the_last_round_would_leave_ha
   EXPECT_EQ(tiles_of_ups(one_round, 4, true), (std::vector<int>{2, 2, 1, 1}));  // known when the last one is cut
 }
 
-/// Experts of the m-blocks that a scheduler of eight threads cuts, in their order, and how many up tasks it publishes.
+/// Experts of the m-blocks that a scheduler of eight threads cuts, in their order, how many up tasks it publishes, and the m-blocks
+/// of its down tasks, in their order.
 struct CutByLanes {
   std::vector<std::uint32_t> experts;
   int up_tasks = 0;
+  std::vector<std::uint32_t> downs;
 };
 CutByLanes cut_by_lanes(Landed& rank, std::size_t num_blocks) {
   using Eight = test::Lanes<8>;
@@ -275,7 +279,10 @@ CutByLanes cut_by_lanes(Landed& rank, std::size_t num_blocks) {
   for (std::size_t index = 0; index < num_blocks; ++index) {
     cut.experts.push_back(rank.call.m_block(static_cast<std::uint32_t>(index)).local_expert);
   }
-  for (const Task& task : rank.published()) cut.up_tasks += task.kind == TaskKind::up ? 1 : 0;
+  for (const Task& task : rank.published()) {
+    cut.up_tasks += task.kind == TaskKind::up ? 1 : 0;
+    if (task.kind == TaskKind::down) cut.downs.push_back(task.index);
+  }
   return cut;
 }
 
@@ -290,7 +297,31 @@ TEST(Scheduler, threads_of_a_group_have_the_next_experts_with_rows) {
     Landed rank(rows, 100);
     rank.call.plan.wire_form = form;
     rank.call.roster.num_processors = 50;  // so many that nothing is enough
-    EXPECT_EQ(cut_by_lanes(rank, wanted.size()).experts, wanted);
+    const CutByLanes cut = cut_by_lanes(rank, wanted.size());
+    EXPECT_EQ(cut.experts, wanted);
+    std::vector<std::uint32_t> all(wanted.size());
+    std::iota(all.begin(), all.end(), 0u);
+    EXPECT_THAT(cut.downs, testing::UnorderedElementsAreArray(all));  // each m-block's one, over several looks of eight
+  }
+}
+
+TEST(Scheduler, an_up_task_for_every_processor_is_cut_at_once) {
+  // Experts have ten m-blocks of one up task each; those go together that begin before the limit, 32 at least.
+  for (const auto& [processors, wanted] : {std::pair(80, 80u), {50, 50u}, {20, 40u}}) {
+    Landed rank(std::vector<std::uint32_t>(8, 40), 100);
+    rank.call.plan.up_tiles = 2;
+    rank.call.heap.geometry.tile.narrow_rows = 0;
+    rank.call.roster.num_processors = processors;
+    std::uint32_t first = 0;  // tickets of the first cut
+    using Eight = test::Lanes<8>;
+    Eight lanes;
+    lanes.run([&](const Eight::Group& group) {
+      Scheduler<Eight::Group> scheduler(rank.call);
+      for (int step = 0; step < 100 && scheduler.step(group) != Step::finished; ++step) {
+        if (group.leader() && first == 0) first = rank.call.task_ring().latest().ticket;
+      }
+    });
+    EXPECT_EQ(first, wanted) << processors << " processors";
   }
 }
 

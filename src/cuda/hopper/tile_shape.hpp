@@ -46,9 +46,10 @@ inline constexpr int kDeepColumns = 80;
 inline constexpr int kDeepSteps = 2;
 static_assert(kDeepSteps * kDeepRows <= kMostRows);
 
-/// Up tasks of half a tile, where a call has so few tiles that half of the processors would have none: 64 weight rows, which one
-/// warpgroup multiplies, kHalfSteps steps of k a stage. A step's rows are behind kHalfStepRows rows, its weights behind a quarter
-/// of a stage's. One warpgroup's wgmma of 16 columns read weights out of shared memory as fast as those of two.
+/// Up tasks of half a tile, where a call has so few tiles that half of the processors would have none, or where one of several
+/// rounds ends: 64 weight rows, which one warpgroup multiplies, kHalfSteps steps of k a stage. A step's rows are behind
+/// kHalfStepRows rows, its weights behind a quarter of a stage's. One warpgroup's wgmma of 16 columns read weights out of shared
+/// memory as fast as those of two.
 inline constexpr int kHalfRows = 16;
 inline constexpr int kHalfSteps = 4;
 inline constexpr int kHalfStepRows = 32;
@@ -101,10 +102,12 @@ inline constexpr int kStagingBytes = 2048;
 
 /// Most routes of a rank that the consumers of a subscriber's block list (list_maker.cuh); with more planners are as fast.
 inline constexpr int kMostListedRoutes = 16384;
-/// The same with so many experts a rank; 0: the operand stages have no room for what they need.
-constexpr int listed_routes(int num_local_experts) {
+/// The same with so many experts a rank; 0: the operand stages have no room for what they need. Of several ranks half as many: more
+/// has not been timed there, where rows land while lists are made.
+constexpr int listed_routes(int num_ranks, int num_local_experts) {
   const int words = 2 * kMostListedRoutes + kConsumerWarps * (2 + 2 * num_local_experts);
-  return 4 * words <= kStages * kStageBytes ? kMostListedRoutes : 0;
+  if (4 * words > kStages * kStageBytes) return 0;
+  return num_ranks > 1 ? kMostListedRoutes / 2 : kMostListedRoutes;
 }
 
 // Registers a thread, of the first warpgroup and of the consumers. At launch it is 168.
