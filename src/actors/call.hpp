@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "actors/local_layout.hpp"
+#include "core/divide.hpp"
 #include "core/heap_layout.hpp"
 #include "flashmoe/types.hpp"
 

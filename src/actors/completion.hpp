@@ -7,6 +7,7 @@
 
 #include "actors/call.hpp"
 #include "actors/signal.hpp"
+#include "core/divide.hpp"
 
 namespace flashmoe {
 
@@ -112,7 +113,8 @@ class Completion {
           cells[i] = first + i < rows.count ? 1 : 0;
           if (cells[i] == 0) continue;
           const std::uint32_t return_row = image.entry(rows.first_entry + first + i).return_row;
-          counters[i] = call_.heap.result_count(call_.rank, ring_of(rows.wave_slot), token_block(return_row));
+          counters[i] = call_.heap.result_count(call_.rank, call_.ring_slot_of(rows.wave_slot),
+                                                token_block_of(geometry(), return_row));
         }
         FLASHMOE_UNROLL
         for (std::uint32_t i = 1; i < kRowsEach; ++i) {
@@ -120,7 +122,7 @@ class Completion {
           cells[i] += cells[i - 1];
           cells[i - 1] = 0;
         }
-        fabric_.signal_all(source_of(rows.wave_slot), counters, cells);
+        fabric_.signal_all(call_.source_of(rows.wave_slot), counters, cells);
       }
       rows = next;
     }
@@ -140,16 +142,12 @@ class Completion {
         if (i + 1 < kRowsEach && first + i + 1 < num_rows && counters[first + i + 1] == counter) continue;
         const std::uint32_t wave_slot = counter >> 16;
         const std::size_t offsets[] = {
-            call_.heap.result_count(call_.rank, ring_of(wave_slot), static_cast<int>(counter & 0xffffu))};
-        fabric_.signal_all(source_of(wave_slot), offsets, {cells});
+            call_.heap.result_count(call_.rank, call_.ring_slot_of(wave_slot), static_cast<int>(counter & 0xffffu))};
+        fabric_.signal_all(call_.source_of(wave_slot), offsets, {cells});
         cells = 0;
       }
     }
   }
-
-  FLASHMOE_HD int source_of(std::uint32_t wave_slot) const { return call_.source_of(wave_slot); }
-  FLASHMOE_HD int ring_of(std::uint32_t wave_slot) const { return call_.ring_slot_of(wave_slot); }
-  FLASHMOE_HD int token_block(std::uint32_t return_row) const { return token_block_of(geometry(), return_row); }
 
   FLASHMOE_HD void retire(const Group& group, MBlock& block, const Segment& rows) {
     WaveSlot& wave = call_.wave(static_cast<int>(rows.wave_slot));
@@ -184,7 +182,7 @@ class Completion {
   FLASHMOE_HD void retire_wave(const Group& group, std::uint32_t wave_slot) {
     if (!group.leader()) return;
     if (!call_.lined()) {
-      fabric_.signal(source_of(wave_slot), call_.heap.consumed(call_.rank, ring_of(wave_slot)), 1);
+      fabric_.signal(call_.source_of(wave_slot), call_.heap.consumed(call_.rank, call_.ring_slot_of(wave_slot)), 1);
     }
     add<Scope::device>(&call_.counters().retired_waves, std::uint64_t{1});
   }
@@ -208,9 +206,9 @@ class Completion {
          slot += static_cast<std::uint32_t>(group.size())) {
       const std::uint32_t entry = first_entry_of(wave_slot, slot);
       if (entry == 0) continue;  // an own token that goes to other ranks alone
-      fabric_.signal(source_of(wave_slot),
-                     call_.heap.result_count(call_.rank, ring_of(wave_slot),
-                                             token_block(image.entry(entry - 1).return_row)),
+      fabric_.signal(call_.source_of(wave_slot),
+                     call_.heap.result_count(call_.rank, call_.ring_slot_of(wave_slot),
+                                             token_block_of(geometry(), image.entry(entry - 1).return_row)),
                      1);
     }
   }

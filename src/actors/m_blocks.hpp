@@ -6,6 +6,7 @@
 #include "actors/call.hpp"
 #include "actors/signal.hpp"
 #include "actors/task.hpp"
+#include "core/divide.hpp"
 
 namespace flashmoe {
 

@@ -7,6 +7,7 @@
 #include "actors/group.hpp"
 #include "actors/signal.hpp"
 #include "actors/task.hpp"
+#include "core/divide.hpp"
 #include "flashmoe/problem.hpp"
 
 namespace flashmoe {
@@ -76,8 +77,8 @@ struct TaskShape {
   /// Taken two at once, the m-blocks of an odd number go in twos, and the products of the last one do.
   FLASHMOE_HD Place place_of(const TaskBatch& batch, std::uint32_t number) const {
     const std::uint32_t size = batch.size;
-    const auto first_of = static_cast<std::uint32_t>(divide_small(static_cast<int>(number), static_cast<int>(size)));
-    const Place place{number - first_of * size, first_of};
+    const auto product = static_cast<std::uint32_t>(divide_small(static_cast<int>(number), static_cast<int>(size)));
+    const Place place{number - product * size, product};
     if (tickets_at_once == 1 || size % 2 == 0) return place;
     const std::uint32_t first = place.product / 2 * 2;  // of two products
     if (first + 1 == products(batch)) return place;
@@ -132,8 +133,10 @@ class TaskRing {
   }
 
   /// Publishes a batch of this thread's where it will be, for who alone publishes now and knows that of every batch. Requires:
-  /// fence_release() of this thread since what its tasks refer to was written. Memory ordering: relaxed.
-  FLASHMOE_HD void place(const TaskCursor& at, const TaskBatch& mine) const { set(&cell_of(at.batch), encode(at.ticket, mine)); }
+  /// fence_release() of this thread since what its tasks refer to was written.
+  FLASHMOE_HD void place(const TaskCursor& at, const TaskBatch& mine) const {
+    flashmoe::publish_fenced(&cell_of(at.batch), encode(at.ticket, mine));
+  }
   /// All batches before this one have been placed. One thread, before anybody else publishes.
   FLASHMOE_HD void end_at(const TaskCursor& end) const { set(&state_->published, word_of(end)); }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/arena.hpp"
+#include "core/divide.hpp"
 #include "core/geometry.hpp"
 #include "core/line.hpp"
 #include "core/route_image.hpp"

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/divide.hpp"
 #include "cuda/hopper/early_cut.cuh"
 #include "cuda/hopper/task_batches.cuh"
 #include "cuda/kernel_args.hpp"
