@@ -51,7 +51,7 @@ struct TaskSlot {
   std::uint32_t num_rows;         ///< reduce: number of slots
   std::uint32_t local_expert;
   bool decode;   ///< up, down: a decode tile
-  bool streams;  ///< up, down: of an m-block whose weights no other is likely to want
+  bool streams;  ///< up, down: its weights are read once, most likely
   bool tagged;   ///< up, down: the m-block's intermediate is in tagged packets: see tagged_rows.cuh
   bool quads;    ///< down: products are of four tiles, as long as there are as many
   bool shared;   ///< up, down: the pair's other block has a task of the same weights; each loads half of them for both
@@ -59,16 +59,15 @@ struct TaskSlot {
 };
 inline constexpr int kTaskSlots = 4;
 
-/// What an up or down task multiplies. `alone`: its m-block is the only one of its expert that was cut: of several the others want
-/// the weights, too, and with pairs experts have several, if not cut together. `tagged`: see MBlock. `decode_rows`: most rows of
-/// one whose tasks are decode tiles for being small. One thread.
+/// What an up or down task multiplies. `group_size`: m-blocks of its expert that were cut together, all of which want its weights.
+/// `tagged`: see MBlock. `decode_rows`: most rows of an m-block alone whose tasks are decode tiles for being small. One thread.
 template <bool kPairs>
 __device__ inline void describe_product(TaskSlot& slot, const Call& call, std::uint32_t local_expert, std::uint32_t num_rows,
-                                        bool alone, bool tagged, std::uint32_t decode_rows) {
-  const bool few_rows = alone && num_rows <= decode_rows;
+                                        std::uint32_t group_size, bool tagged, std::uint32_t decode_rows) {
+  const bool few_rows = group_size == 1 && num_rows <= decode_rows;
   slot.num_rows = num_rows;
   slot.local_expert = local_expert;
-  slot.streams = kPairs ? few_rows : alone;
+  slot.streams = kPairs ? few_rows || group_size == 2 : group_size == 1;  // those of two a pair of blocks reads once
   slot.decode = few_rows || num_rows > kTileRows;
   slot.quads = !kPairs && slot.task.kind == TaskKind::down && few_rows && num_rows <= kQuadRows && call.lined();
   slot.tagged = !kPairs && tagged;

@@ -149,33 +149,38 @@ class Epilogue {
     return targets;
   }
 
-  /// 128 columns from group `first_group` on, 64 at a time, in 16-byte stores; the product has `columns`.
+  /// 128 columns from group `first_group` on, 64 at a time, in 16-byte stores; the product has `columns`. What a lane stores it has
+  /// read before the first store: else it would wait for shared memory with each.
   template <int first_group>
   __device__ void store_half(const Accumulators<kTileColumns>& d, const Targets& targets, int columns) const {
-    const std::uint32_t staging = shared_address(staging_);
     const int matrix_row = lane_ % 16;
+    const std::uint32_t matrix = shared_address(staging_) + static_cast<std::uint32_t>(matrix_row * 128);
     const int row = lane_ / 8;
     const int chunk = lane_ % 8;
+    const char* const staged = staging_ + row * 128;
 #pragma unroll
     for (int base = first_group; base < first_group + kGroups / 2; base += kChunkGroups) {
 #pragma unroll
       for (int pair = 0; pair < kChunkGroups; pair += 2) {
         const int at = 4 * (base + pair);
-        const int place = matrix_row * 128 + (((pair + lane_ / 16) ^ (matrix_row % 8)) << 4);
-        store_matrices(staging + static_cast<std::uint32_t>(place), round_pair<dtype>(d[at], d[at + 1]),
-                       round_pair<dtype>(d[at + 2], d[at + 3]), round_pair<dtype>(d[at + 4], d[at + 5]),
-                       round_pair<dtype>(d[at + 6], d[at + 7]));
+        store_matrices(matrix + static_cast<std::uint32_t>(((pair + lane_ / 16) ^ (matrix_row % 8)) << 4),
+                       round_pair<dtype>(d[at], d[at + 1]), round_pair<dtype>(d[at + 2], d[at + 3]),
+                       round_pair<dtype>(d[at + 4], d[at + 5]), round_pair<dtype>(d[at + 6], d[at + 7]));
+      }
+      __syncwarp();
+      uint4 parts[kRowsEach];
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        const int place = chunk ^ row ^ (i * kRowsApart % 8);  // row is below kRowsApart
+        parts[i] = *reinterpret_cast<const uint4*>(staged + i * kRowsApart * 128 + (place << 4));
       }
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kRowsEach; ++i) {
         if (i * kRowsApart < targets.num_rows && base * 8 + chunk * 8 < columns) {
-          const int staged = row + i * kRowsApart;
-          *reinterpret_cast<uint4*>(targets.rows[i] + base * 16) =
-              *reinterpret_cast<const uint4*>(staging_ + staged * 128 + ((chunk ^ (staged % 8)) << 4));
+          *reinterpret_cast<uint4*>(targets.rows[i] + base * 16) = parts[i];
         }
       }
-      __syncwarp();
     }
   }
 

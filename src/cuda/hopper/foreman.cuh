@@ -257,7 +257,7 @@ class Foreman {
     const std::uint32_t group_size = block.group_size;
     const std::uint32_t num_rows = block.num_rows;
     const BlockRows rows = rows_of(group, block);
-    if (group.leader()) describe_product<kPairs>(slot, call_, block.local_expert, num_rows, group_size == 1, tagged, decode_rows_);
+    if (group.leader()) describe_product<kPairs>(slot, call_, block.local_expert, num_rows, group_size, tagged, decode_rows_);
     group.sync();
     if (early) {
       if (task.kind == TaskKind::up) tell_filled(num_filled_ - 1);

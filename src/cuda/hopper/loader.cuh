@@ -378,7 +378,7 @@ class Loader {
       if (asks()) {
         if (step >= num_asked_) ask(stage_.index(), step);
         load_box(stage_address(), maps_.intermediate, full, step * kStageElements,
-                 static_cast<int>(slot.task.index) * kMostRows, operands.policy);
+                 static_cast<int>(slot.task.index) * kMostRows, keep_policy());
         if (operands.shared) load_shared_weights(operands, stage_.index(), step);
       }
       full.arrive();

@@ -98,7 +98,7 @@ class Opening {
       const bool last = before + 1 == batch.tasks.size;
       notes_.first_row = before * kTileRows;
       describe_product<false>(slot, call_, static_cast<std::uint32_t>(batch.expert),
-                              last ? batch.rows - before * kTileRows : kTileRows, batch.tasks.size == 1, batches.tags(batch.rows),
+                              last ? batch.rows - before * kTileRows : kTileRows, batch.tasks.size, batches.tags(batch.rows),
                               static_cast<std::uint32_t>(args_.decode_rows));
     });
     return any_consumer(found);
