@@ -144,7 +144,7 @@ class AddressSpace {
 TEST(CliErrors, a_job_without_address_space_ends_and_says_what_to_use_less_of) {
   if (test::kSanitized) GTEST_SKIP() << "sanitizers want terabytes of it";
   setenv("OPENBLAS_NUM_THREADS", "1", 1);  // threads of its own would want some, too, and are never used
-  for (const rlim_t mebibytes : {250, 350}) {
+  for (const rlim_t mebibytes : {220, 300}) {
     const AddressSpace limit(mebibytes << 20);
     const Outcome outcome = flashmoe("verify" + kSmall + "--tokens 16 --threads 2");
     EXPECT_EQ(outcome.exit_code, 2) << mebibytes << outcome.err;
