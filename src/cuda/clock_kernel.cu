@@ -2,8 +2,8 @@
 
 #include <cuda/atomic>
 
-#include "cuda/clock.cuh"
 #include "cuda/clock_exchange.hpp"
+#include "cuda/instructions.cuh"
 
 namespace flashmoe::cuda_backend {
 

@@ -6,6 +6,7 @@
 #include "actors/signal.hpp"
 #include "core/line.hpp"
 #include "cuda/groups.cuh"
+#include "cuda/instructions.cuh"
 
 namespace flashmoe::cuda_backend {
 
@@ -14,21 +15,6 @@ struct Traffic {
   unsigned long long payload_bytes;
   unsigned long long overhead_bytes;
 };
-
-/// 16 bytes straight from and to L2, never from a stale L1 line. A warp's stores of one line are one transaction.
-__device__ inline void store_16(void* target, uint4 value) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(value.x), "r"(value.y),
-               "r"(value.z), "r"(value.w)
-               : "memory");
-}
-__device__ inline uint4 load_16(const void* source) {
-  uint4 value;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(source)
-               : "memory");
-  return value;
-}
 
 /// Bytes and lines that a warp moves at once, 16 bytes a thread.
 inline constexpr int kWarpBytes = 32 * 16;

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "actors/stall.hpp"
-#include "cuda/clock.cuh"
 #include "cuda/fabric.cuh"
 #include "cuda/groups.cuh"
+#include "cuda/instructions.cuh"
 #include "cuda/kernel_args.hpp"
 
 namespace flashmoe::cuda_backend {

@@ -1,7 +1,7 @@
 #include <cuda_runtime_api.h>
 
-#include "cuda/clock.cuh"
 #include "cuda/hold.hpp"
+#include "cuda/instructions.cuh"
 
 namespace flashmoe::cuda_backend {
 

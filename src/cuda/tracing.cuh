@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "actors/trace.hpp"
-#include "cuda/clock.cuh"
+#include "cuda/instructions.cuh"
 #include "cuda/kernel_args.hpp"
 #include "cuda/trace_rows.hpp"
 
@@ -51,13 +51,6 @@ class TraceLog {
   std::uint64_t since_ns_;
 };
 
-/// threadIdx.x, asked for again each time: what follows from it does not stay in registers while nothing is recorded.
-__device__ inline int fresh_thread_index() {
-  int index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
-}
-
 /// The block's log of the calling warp's actor: number `warp + offset`.
 struct WarpLog {
   TraceLog* logs;
@@ -99,7 +92,7 @@ __device__ void end_trace(const KernelArgs& args, TraceLog (&logs)[num_rows]) {
   const int row = static_cast<int>(threadIdx.x);
   if (args.trace.records == nullptr || row >= num_rows) return;
   TraceCount count = logs[row].finish();
-  asm("mov.u32 %0, %%smid;" : "=r"(count.sm));
+  count.sm = multiprocessor();
   args.trace.counts[static_cast<int>(blockIdx.x) * num_rows + row] = count;
 }
 

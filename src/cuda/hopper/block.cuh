@@ -150,10 +150,7 @@ __device__ inline std::uint32_t given_ticket(const Call& call) {
 }
 
 /// All of the block's dynamic shared memory.
-__device__ inline BlockMemory& block_memory() {
-  extern __shared__ __align__(1024) char shared[];
-  return *reinterpret_cast<BlockMemory*>(shared);
-}
+__device__ inline BlockMemory& block_memory() { return *reinterpret_cast<BlockMemory*>(block_shared_memory()); }
 
 /// Between looks of consumers without a task at what has not come.
 inline constexpr unsigned kLookPauseNs = 50;

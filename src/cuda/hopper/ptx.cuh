@@ -11,6 +11,12 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// All of the block's dynamic shared memory.
+__device__ inline char* block_shared_memory() {
+  extern __shared__ __align__(1024) char shared[];
+  return shared;
+}
+
 /// An mbarrier in shared memory: completes a phase when all arrivals and announced bytes have come. Phases alternate
 /// between parity 0 and 1, starting at 0.
 /// Memory ordering: an arrival releases and a completed wait acquires, within the block.

@@ -1,0 +1,90 @@
+#include "on_host/device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace flashmoe::on_host {
+
+const std::vector<std::uint64_t>& Meeting::meet(Fibers& fibers, const char* kind, int place, int threads, std::uint64_t word) {
+  if (num_here_ > 0 && std::strcmp(kind, kind_) != 0) {
+    throw std::logic_error(fmt::format("threads that must meet are at a {} and at a {}", kind_, kind));
+  }
+  kind_ = kind;
+  auto& words = words_[round_ % 2];
+  words.resize(static_cast<std::size_t>(threads));
+  words[static_cast<std::size_t>(place)] = word;
+  waiting_.push_back(fibers.current());
+  if (++num_here_ == threads) {
+    num_here_ = 0;
+    ++round_;
+    for (const int fiber : std::exchange(waiting_, {})) fibers.wake(fiber);
+  }
+  fibers.block(kind);
+  return words;
+}
+
+Block::Block(int index, int num_blocks, int num_threads, std::size_t shared_bytes)
+    : index(index), num_blocks(num_blocks), num_threads(num_threads),
+      warps(static_cast<std::size_t>((num_threads + kWarpThreads - 1) / kWarpThreads)) {
+  constexpr std::size_t kAlignment = 1024;
+  memory_ = std::make_unique<char[]>(shared_bytes + kAlignment);
+  std::fill_n(memory_.get(), shared_bytes + kAlignment, static_cast<char>(0xff));  // as a kernel before may have left it
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
+  shared = memory_.get() + (kAlignment - address % kAlignment);
+}
+
+void Device::add(const Launch& launch) {
+  for (int index = 0; index < launch.num_blocks; ++index) {
+    blocks_.push_back(std::make_unique<Block>(index, launch.num_blocks, launch.num_threads, launch.shared_bytes));
+    Block& block = *blocks_.back();
+    if (launch.pairs && index % 2 == 1) {
+      Block& first = *blocks_[blocks_.size() - 2];
+      clusters_.push_back(std::make_unique<Meeting>());
+      first.other = &block;
+      block.other = &first;
+      block.rank = 1;
+      first.cluster = block.cluster = clusters_.back().get();
+    }
+    for (int thread = 0; thread < launch.num_threads; ++thread) {
+      if (thread % kWarpThreads == 0) ++num_warps_;
+      fibers_.spawn(fmt::format("{} block {} thread {}", launch.name, index, thread), num_warps_ - 1, launch.kernel);
+      threads_.push_back({&block, thread});
+    }
+  }
+}
+
+void Device::run() {
+  running_ = this;
+  fibers_.run();
+  running_ = nullptr;
+}
+
+bool Device::barrier(const char* kind, int name, int threads, bool mine) {
+  const Thread self = thread();
+  Meeting& meeting = self.block->barriers[name];
+  // Any threads may come, each once: their words are in the order of arrival, which does not matter.
+  const auto& words = meeting.meet(fibers_, kind, self.index % threads, threads, mine ? 1 : 0);
+  return std::all_of(words.begin(), words.end(), [](std::uint64_t word) { return word != 0; });
+}
+
+void Device::cluster_barrier() {
+  const Thread self = thread();
+  self.block->cluster->meet(fibers_, "cluster barrier", self.block->rank * self.block->num_threads + self.index,
+                            2 * self.block->num_threads, 0);
+}
+
+void Device::await(const void* word, const char* what) {
+  waiting_[word].push_back(fibers_.current());
+  fibers_.block(what);
+}
+
+void Device::tell(const void* word) {
+  const auto found = waiting_.find(word);
+  if (found == waiting_.end()) return;
+  for (const int fiber : std::exchange(found->second, {})) fibers_.wake(fiber);
+}
+
+}  // namespace flashmoe::on_host

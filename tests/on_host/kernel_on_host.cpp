@@ -1,0 +1,65 @@
+#include "on_host/kernel_on_host.hpp"
+
+#include <fmt/format.h>
+
+#include "on_host/cuda_builtins.hpp"
+// Before device code, which is left out elsewhere:
+#define __CUDA_ARCH_FEAT_SM90_ALL
+#include "cuda/hopper/kernel.cuh"
+#include "cuda/kernel_table.hpp"
+
+namespace flashmoe::on_host {
+
+using namespace cuda_backend;
+
+namespace {
+
+constexpr std::uint64_t kMostTurns = 400'000'000;
+
+}  // namespace
+
+Ranks::Ranks(const Problem& problem, const Geometry& geometry, std::shared_ptr<const ExpertSource> experts,
+             const Options& options)
+    : problem_(problem), options_(options), experts_(std::move(experts)), heap_(std::make_shared<cpu::Heap>(geometry)),
+      states_(static_cast<std::size_t>(geometry.num_ranks)), outcomes_(static_cast<std::size_t>(geometry.num_ranks)) {
+  const cpu::RankOptions rank_options{.roster = roster_of(geometry, options.num_blocks, hopper::kServiceWarps),
+                                      .flush_after_idle_steps = options.flush_after_idle_steps};
+  for (int rank = 0; rank < geometry.num_ranks; ++rank) {
+    contexts_.push_back(std::make_unique<cpu::RankContext>(heap_, rank, rank_options));
+  }
+}
+Ranks::~Ranks() = default;
+
+std::string Ranks::failure(int rank) const {
+  const Outcome& outcome = this->outcome(rank);
+  return outcome.failed == 0 ? "" : describe(outcome.stall, options_.deadline_seconds, problem_.top_k, problem_.num_experts);
+}
+
+void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent) {
+  Device device(seed, kMostTurns);
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+    if (static_cast<int>(rank) == absent) continue;
+    KernelArgs args;
+    args.call = cpu::make_call(*contexts_[rank], problem_, 0, inputs[rank]);
+    args.call.plan.tickets_at_once = options_.pairs ? 2 : 1;
+    args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
+    args.decode_rows = options_.decode_rows;
+    args.early_push = options_.early_push;
+    args.early_cut = options_.early_cut;
+    args.state = &states_[rank];
+    args.outcome = &outcomes_[rank];
+    const auto kernel = [args, pairs = options_.pairs] {
+      if (pairs) {
+        hopper::moe_kernel<DType::fp64, true>(args, hopper::TensorMaps{});
+      } else {
+        hopper::moe_kernel<DType::fp64, false>(args, hopper::TensorMaps{});
+      }
+    };
+    device.add({.name = fmt::format("rank {}", rank), .num_blocks = options_.num_blocks, .num_threads = hopper::kBlockThreads,
+                .shared_bytes = sizeof(hopper::BlockMemory), .pairs = options_.pairs, .kernel = kernel});
+  }
+  hopper::experts_on_host = experts_.get();
+  device.run();
+}
+
+}  // namespace flashmoe::on_host
