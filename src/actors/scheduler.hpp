@@ -64,7 +64,6 @@ class Scheduler {
         return waiting(SignalKind::landed, num_cut_, retired_);
       }
       start_pass(true);
-      rehearsing_ = false;
     }
     if (state == CutState::made) adopt(group.num_cut());
     idle_steps_ = 0;
@@ -149,6 +148,7 @@ class Scheduler {
   FLASHMOE_HD void start_pass(bool flushing) {
     cutting_ = true;
     flushing_ = flushing;
+    rehearsing_ = false;  // all waves may have closed while others were to cut
     first_expert_ = 0;
     looked_ = false;
     idle_steps_ = 0;

@@ -19,7 +19,7 @@ struct Options {
   bool early_push = true;
   bool early_cut = true;
   int decode_rows = 96;
-  double deadline_seconds = 0.05;  ///< of the fibers' clock
+  double deadline_seconds = 3e-3;  ///< of the fibers' clock
   int flush_after_idle_steps = 8;
 };
 
