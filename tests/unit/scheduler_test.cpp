@@ -544,6 +544,16 @@ TEST(Scheduler, cuts_itself_what_others_leave) {
   expect_tasks(rank.tasks(scheduler, 1000, {{}, &help}), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), down(1), kExit});
 }
 
+/// It has seen that all waves are closed, and they leave: its next pass is the only one that there will be.
+TEST(Scheduler, cuts_itself_what_others_leave_late) {
+  Landed rank({4, 3}, 8);
+  HelpedGroup::Help help;
+  Scheduler<HelpedGroup> scheduler(rank.call);
+  ASSERT_TRUE(rank.tasks(scheduler, 10, {{}, &help}).empty());
+  help.state = CutState::left;
+  expect_tasks(rank.tasks(scheduler, 1000, {{}, &help}), {up(0, 0), up(0, 1), up(1, 0), up(1, 1), down(0), down(1), kExit});
+}
+
 TEST(Scheduler, refuses_others_who_wait_for_a_late_rank_and_cuts_what_has_landed) {
   Landed rank({2}, 8);
   rank.keep_open();
