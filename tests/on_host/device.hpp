@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "on_host/fibers.hpp"
@@ -55,7 +56,9 @@ struct Thread {
 
 class Device {
  public:
-  Device(std::uint64_t seed, std::uint64_t most_turns) : fibers_(seed, most_turns) {}
+  /// `neighbours`: see Fibers.
+  Device(std::uint64_t seed, std::uint64_t most_turns, std::vector<std::size_t> neighbours)
+      : fibers_(seed, most_turns, std::move(neighbours)) {}
 
   struct Launch {
     std::string name;

@@ -34,7 +34,10 @@ struct Fibers::Fiber {
   }
 };
 
-Fibers::Fibers(std::uint64_t seed, std::uint64_t most_turns) : dice_(seed), most_turns_(most_turns) {}
+Fibers::Fibers(std::uint64_t seed, std::uint64_t most_turns, std::vector<std::size_t> neighbours)
+    : dice_(seed), most_turns_(most_turns), neighbours_(std::move(neighbours)) {
+  neighbours_.push_back(1);
+}
 Fibers::~Fibers() = default;
 
 int Fibers::spawn(std::string name, std::size_t team, Body body) {
@@ -71,14 +74,29 @@ void Fibers::draw_next() {
     sleepers_.pop();
   }
   if (runnable_.empty()) throw std::runtime_error("none can go on:\n" + waits());
-  auto& drawn = runnable_[static_cast<std::size_t>(dice_.below(static_cast<int>(runnable_.size())))];
-  Team& team = teams_[std::exchange(drawn, runnable_.back())];
+  Team& team = teams_[std::exchange(runnable_[draw_team()], runnable_.back())];
   runnable_.pop_back();
   team.listed = false;
   running_ = std::exchange(team.runnable, {});
   const int first = std::exchange(team.yielded, -1);
   std::sort(running_.begin(), running_.end(),  // the next one last
             [&](int a, int b) { return a == first || b == first ? b == first && a != first : a > b; });
+}
+
+std::size_t Fibers::draw_team() {
+  constexpr int kTries = 8;
+  if (turns_of_phase_-- == 0) {
+    turns_of_phase_ = dice_.pick({100, 1000, 10000});
+    slow_together_ = neighbours_[static_cast<std::size_t>(dice_.below(static_cast<int>(neighbours_.size())))];
+    ++phase_;
+  }
+  std::size_t drawn = 0;
+  for (int i = 0; i < kTries; ++i) {
+    drawn = static_cast<std::size_t>(dice_.below(static_cast<int>(runnable_.size())));
+    const bool slow = CounterRng(phase_, 7).below(runnable_[drawn] / slow_together_, 3) == 0;
+    if (!slow) break;
+  }
+  return drawn;
 }
 
 void Fibers::enter(int fiber) {

@@ -16,13 +16,15 @@ namespace flashmoe::on_host {
 
 /// A fiber runs until it lets others run; only between such points does anything else happen. Fibers of a team that can go on do so
 /// one after the other, the first before the others, with none of other teams between them: as a warp's threads, which run together,
-/// but for what its leader does alone.
+/// but for what its leader does alone. Whose turn comes is drawn in phases: in each, some teams, or neighbours of them, get hardly
+/// any turn while others can go on.
 class Fibers {
  public:
   using Body = std::function<void()>;
 
-  /// `most_turns`: a run that takes more is given up.
-  Fibers(std::uint64_t seed, std::uint64_t most_turns);
+  /// `most_turns`: a run that takes more is given up. `neighbours`: so many teams in a row are slow together, as a block's or a
+  /// rank's.
+  Fibers(std::uint64_t seed, std::uint64_t most_turns, std::vector<std::size_t> neighbours);
   ~Fibers();
   Fibers(const Fibers&) = delete;
   Fibers& operator=(const Fibers&) = delete;
@@ -61,6 +63,8 @@ class Fibers {
   };
 
   void draw_next();
+  /// Of the runnable teams.
+  std::size_t draw_team();
   void enter(int fiber);
   void leave();
   static void begin();
@@ -68,6 +72,10 @@ class Fibers {
 
   test::Dice dice_;
   std::uint64_t most_turns_;
+  std::vector<std::size_t> neighbours_;
+  std::size_t slow_together_ = 1;  ///< in this phase
+  std::uint64_t phase_ = 0;
+  int turns_of_phase_ = 0;         ///< that are left
   std::vector<std::unique_ptr<Fiber>> fibers_;
   struct Team {
     std::vector<int> runnable;

@@ -36,7 +36,8 @@ std::string Ranks::failure(int rank) const {
 }
 
 void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent) {
-  Device device(seed, kMostTurns);
+  constexpr std::size_t kBlockWarps = hopper::kBlockThreads / kWarpThreads;
+  Device device(seed, kMostTurns, {kBlockWarps, kBlockWarps * static_cast<std::size_t>(options_.num_blocks)});
   for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
     if (static_cast<int>(rank) == absent) continue;
     KernelArgs args;
