@@ -19,6 +19,13 @@ __device__ inline int fresh_thread_index() {
   return index;
 }
 
+/// The thread's lane, asked for again each time, too.
+__device__ inline int fresh_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 /// The multiprocessor that the thread runs on.
 __device__ inline std::uint32_t multiprocessor() {
   std::uint32_t number;

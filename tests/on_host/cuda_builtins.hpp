@@ -68,6 +68,18 @@ T __shfl_up_sync(unsigned mask, T value, unsigned by) {
   const auto lane = static_cast<unsigned>(threadIdx.x) % 32;
   return flashmoe::on_host::device().all_of_warp("__shfl_up_sync", value)[lane >= by ? lane - by : lane];
 }
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by) {
+  check_whole(mask);
+  const auto lane = static_cast<unsigned>(threadIdx.x) % 32;
+  return flashmoe::on_host::device().all_of_warp("__shfl_down_sync", value)[lane + by < 32 ? lane + by : lane];
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int with) {
+  check_whole(mask);
+  const auto lane = static_cast<unsigned>(threadIdx.x) % 32;
+  return flashmoe::on_host::device().all_of_warp("__shfl_xor_sync", value)[lane ^ static_cast<unsigned>(with)];
+}
 inline unsigned __ballot_sync(unsigned mask, bool mine) {
   check_whole(mask);
   unsigned bits = 0;
@@ -129,6 +141,12 @@ inline void __threadfence_system() {}
 inline void __nanosleep(unsigned ns) { flashmoe::on_host::device().fibers().sleep(ns); }
 [[noreturn]] inline void __trap() { throw std::logic_error("__trap()"); }
 
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7u) & 0xffu) << 8 * i;
+  return result;
+}
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1; }
 inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) {

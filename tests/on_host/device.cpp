@@ -8,7 +8,8 @@
 
 namespace flashmoe::on_host {
 
-const std::vector<std::uint64_t>& Meeting::meet(Fibers& fibers, const char* kind, int place, int threads, std::uint64_t word) {
+const std::vector<std::uint64_t>& Meeting::meet(Fibers& fibers, const char* kind, int place, int threads,
+                                                std::uint64_t word) {
   if (num_here_ > 0 && std::strcmp(kind, kind_) != 0) {
     throw std::logic_error(fmt::format("threads that must meet are at a {} and at a {}", kind_, kind));
   }
@@ -27,11 +28,15 @@ const std::vector<std::uint64_t>& Meeting::meet(Fibers& fibers, const char* kind
 }
 
 Block::Block(int index, int num_blocks, int num_threads, std::size_t shared_bytes)
-    : index(index), num_blocks(num_blocks), num_threads(num_threads),
+    : index(index),
+      num_blocks(num_blocks),
+      num_threads(num_threads),
+      num_running(num_threads),
       warps(static_cast<std::size_t>((num_threads + kWarpThreads - 1) / kWarpThreads)) {
   constexpr std::size_t kAlignment = 1024;
   memory_ = std::make_unique<char[]>(shared_bytes + kAlignment);
-  std::fill_n(memory_.get(), shared_bytes + kAlignment, static_cast<char>(0xff));  // as a kernel before may have left it
+  std::fill_n(memory_.get(), shared_bytes + kAlignment,
+              static_cast<char>(0xff));  // as a kernel before may have left it
   const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
   shared = memory_.get() + (kAlignment - address % kAlignment);
 }
@@ -50,9 +55,36 @@ void Device::add(const Launch& launch) {
     }
     for (int thread = 0; thread < launch.num_threads; ++thread) {
       if (thread % kWarpThreads == 0) ++num_warps_;
-      fibers_.spawn(fmt::format("{} block {} thread {}", launch.name, index, thread), num_warps_ - 1, launch.kernel);
-      threads_.push_back({&block, thread});
+      fibers_.spawn(fmt::format("{} block {} thread {}", launch.name, index, thread), num_warps_ - 1,
+                    [this, &block, kernel = launch.kernel] {
+                      kernel();
+                      if (--block.num_running == 0) tell(&block.copies);
+                    });
+      threads_.push_back({.block = &block, .index = thread});
     }
+    fibers_.spawn(fmt::format("{} block {} copies", launch.name, index), num_warps_++,
+                  [this, &block] { run_copies(block); });
+    threads_.push_back({.block = &block, .index = launch.num_threads});
+  }
+}
+
+void Device::copy_later(Work work) {
+  Block& block = this->block();
+  block.copies.push_back(std::move(work));
+  tell(&block.copies);
+}
+
+void Device::run_copies(Block& block) {
+  while (block.num_running > 0 || !block.copies.empty()) {
+    if (block.copies.empty()) {
+      await(&block.copies, "copies");
+      continue;
+    }
+    fibers_.sleep_some();
+    auto& drawn = block.copies[static_cast<std::size_t>(fibers_.draw(static_cast<int>(block.copies.size())))];
+    const Work work = std::exchange(drawn, std::move(block.copies.back()));
+    block.copies.pop_back();
+    work();
   }
 }
 
@@ -63,7 +95,7 @@ void Device::run() {
 }
 
 bool Device::barrier(const char* kind, int name, int threads, bool mine) {
-  const Thread self = thread();
+  const Thread& self = thread();
   Meeting& meeting = self.block->barriers[name];
   // Any threads may come, each once: their words are in the order of arrival, which does not matter.
   const auto& words = meeting.meet(fibers_, kind, self.index % threads, threads, mine ? 1 : 0);
@@ -71,7 +103,7 @@ bool Device::barrier(const char* kind, int name, int threads, bool mine) {
 }
 
 void Device::cluster_barrier() {
-  const Thread self = thread();
+  const Thread& self = thread();
   self.block->cluster->meet(fibers_, "cluster barrier", self.block->rank * self.block->num_threads + self.index,
                             2 * self.block->num_threads, 0);
 }

@@ -1,13 +1,17 @@
-// A GPU's threads as fibers of the host: blocks of warps, their shared memory, barriers and collectives. It checks more than a GPU
-// does: all threads of a warp must come to the same collective, all threads of a barrier to the same kind of it.
+// A GPU's threads as fibers of the host: blocks of warps, their shared memory, barriers and collectives. It checks more
+// than a GPU does: all threads of a warp must come to the same collective, all threads of a barrier to the same kind of
+// it.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -17,6 +21,8 @@
 namespace flashmoe::on_host {
 
 inline constexpr int kWarpThreads = 32;
+
+using Work = std::function<void()>;
 
 /// Where so many threads meet, and bring a word each.
 class Meeting {
@@ -28,7 +34,8 @@ class Meeting {
   const char* kind_ = nullptr;
   int num_here_ = 0;
   std::uint64_t round_ = 0;
-  std::array<std::vector<std::uint64_t>, 2> words_;  ///< of even and odd rounds: who is late reads one while the next fills
+  std::array<std::vector<std::uint64_t>, 2>
+      words_;  ///< of even and odd rounds: who is late reads one while the next fills
   std::vector<int> waiting_;
 };
 
@@ -40,9 +47,11 @@ struct Block {
   Block* other = nullptr;  ///< of its cluster of two
   int rank = 0;            ///< in it
   char* shared;
+  int num_running;  ///< threads
   std::vector<Meeting> warps;
   std::map<int, Meeting> barriers;  ///< by name
   Meeting* cluster = nullptr;       ///< of both blocks' threads
+  std::vector<Work> copies;         ///< under way
 
  private:
   std::unique_ptr<char[]> memory_;
@@ -52,6 +61,9 @@ struct Block {
 struct Thread {
   Block* block;
   int index;
+  std::vector<Work> copies{};              ///< that it has asked for, but not told to arrive anywhere
+  std::vector<Work> products{};            ///< that it has not committed
+  std::deque<std::vector<Work>> groups{};  ///< of products, committed and not waited for
 };
 
 class Device {
@@ -75,8 +87,8 @@ class Device {
   /// That runs.
   static Device& now() { return *running_; }
   Fibers& fibers() { return fibers_; }
-  const Thread& thread() const { return threads_[static_cast<std::size_t>(fibers_.current())]; }
-  Block& block() const { return *thread().block; }
+  Thread& thread() { return threads_[static_cast<std::size_t>(fibers_.current())]; }
+  Block& block() { return *thread().block; }
 
   /// All threads of the warp: what each brings.
   template <class T>
@@ -84,7 +96,7 @@ class Device {
     static_assert(sizeof(T) <= sizeof(std::uint64_t));
     std::uint64_t word = 0;
     std::memcpy(&word, &value, sizeof(T));
-    const Thread self = thread();
+    const Thread& self = thread();
     const auto& words = self.block->warps[static_cast<std::size_t>(self.index / kWarpThreads)].meet(
         fibers_, kind, self.index % kWarpThreads, kWarpThreads, word);
     std::array<T, kWarpThreads> values;
@@ -97,11 +109,23 @@ class Device {
   /// All threads of both blocks of a cluster.
   void cluster_barrier();
 
+  /// What has been done by any device, so that tests can tell that nothing was left out.
+  static void note(std::string what) { done().insert(std::move(what)); }
+  static std::set<std::string>& done() {
+    static std::set<std::string> things;
+    return things;
+  }
+
+  /// Does it at some time, in any order: as what copies beside the threads.
+  void copy_later(Work work);
+
   /// Until somebody calls tell(word). `what`: see Fibers::block().
   void await(const void* word, const char* what);
   void tell(const void* word);
 
  private:
+  void run_copies(Block& block);
+
   static inline Device* running_ = nullptr;
 
   Fibers fibers_;

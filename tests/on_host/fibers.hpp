@@ -1,4 +1,5 @@
-// Threads that take turns inside one thread of the host, in an order drawn from a seed: an order that fails is replayed by it.
+// Threads that take turns inside one thread of the host, in an order drawn from a seed: an order that fails is replayed
+// by it.
 #pragma once
 
 #include <csetjmp>
@@ -14,16 +15,16 @@
 
 namespace flashmoe::on_host {
 
-/// A fiber runs until it lets others run; only between such points does anything else happen. Fibers of a team that can go on do so
-/// one after the other, the first before the others, with none of other teams between them: as a warp's threads, which run together,
-/// but for what its leader does alone. Whose turn comes is drawn in phases: in each, some teams, or neighbours of them, get hardly
-/// any turn while others can go on.
+/// A fiber runs until it lets others run; only between such points does anything else happen. Fibers of a team that can
+/// go on do so one after the other, the first before the others, with none of other teams between them: as a warp's
+/// threads, which run together, but for what its leader does alone. Whose turn comes is drawn in phases: in each, some
+/// teams, or neighbours of them, get hardly any turn while others can go on.
 class Fibers {
  public:
   using Body = std::function<void()>;
 
-  /// `most_turns`: a run that takes more is given up. `neighbours`: so many teams in a row are slow together, as a block's or a
-  /// rank's.
+  /// `most_turns`: a run that takes more is given up. `neighbours`: so many teams in a row are slow together, as a
+  /// block's or a rank's.
   Fibers(std::uint64_t seed, std::uint64_t most_turns, std::vector<std::size_t> neighbours);
   ~Fibers();
   Fibers(const Fibers&) = delete;
@@ -32,8 +33,8 @@ class Fibers {
   /// `name`: what errors call it. `team`: 0 or the last one's, or the next.
   int spawn(std::string name, std::size_t team, Body body);
 
-  /// Until all have ended. Throws what one of them throws, and std::runtime_error, saying who waits for what, when none can go on
-  /// or they take too many turns.
+  /// Until all have ended. Throws what one of them throws, and std::runtime_error, saying who waits for what, when none
+  /// can go on or they take too many turns.
   void run();
 
   // Called by the fiber that runs:
@@ -46,8 +47,10 @@ class Fibers {
     if (++num_polls_ % kOften == 0) yield();
   }
   void sleep(std::uint64_t ns);
+  /// 0..bound-1.
+  int draw(int bound) { return dice_.below(bound); }
   /// As work does that may be short or long.
-  void sleep_some() { sleep(static_cast<std::uint64_t>(dice_.pick({1, 100, 5000}))); }
+  void sleep_some() { sleep(static_cast<std::uint64_t>(dice_.pick({1, 5, 100}))); }
   /// Until it is woken. `what`: it waits for, a string that stays.
   void block(const char* what);
   void wake(int fiber);
@@ -75,7 +78,7 @@ class Fibers {
   std::vector<std::size_t> neighbours_;
   std::size_t slow_together_ = 1;  ///< in this phase
   std::uint64_t phase_ = 0;
-  int turns_of_phase_ = 0;         ///< that are left
+  int turns_of_phase_ = 0;  ///< that are left
   std::vector<std::unique_ptr<Fiber>> fibers_;
   struct Team {
     std::vector<int> runnable;

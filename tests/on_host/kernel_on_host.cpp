@@ -16,23 +16,36 @@ namespace {
 
 constexpr std::uint64_t kMostTurns = 400'000'000;
 
+using Function = void (*)(KernelArgs, hopper::TensorMaps);
+Function function_of(DType dtype, bool pairs) {
+  if (dtype == DType::bf16)
+    return pairs ? &hopper::moe_kernel<DType::bf16, true> : &hopper::moe_kernel<DType::bf16, false>;
+  return pairs ? &hopper::moe_kernel<DType::fp16, true> : &hopper::moe_kernel<DType::fp16, false>;
+}
+
 }  // namespace
 
 Ranks::Ranks(const Problem& problem, const Geometry& geometry, std::shared_ptr<const ExpertSource> experts,
              const Options& options)
-    : problem_(problem), options_(options), experts_(std::move(experts)), heap_(std::make_shared<cpu::Heap>(geometry)),
-      states_(static_cast<std::size_t>(geometry.num_ranks)), outcomes_(static_cast<std::size_t>(geometry.num_ranks)) {
+    : problem_(problem),
+      options_(options),
+      experts_(std::move(experts)),
+      heap_(std::make_shared<cpu::Heap>(geometry)),
+      states_(static_cast<std::size_t>(geometry.num_ranks)),
+      outcomes_(static_cast<std::size_t>(geometry.num_ranks)) {
   const cpu::RankOptions rank_options{.roster = roster_of(geometry, options.num_blocks, hopper::kServiceWarps),
                                       .flush_after_idle_steps = options.flush_after_idle_steps};
   for (int rank = 0; rank < geometry.num_ranks; ++rank) {
     contexts_.push_back(std::make_unique<cpu::RankContext>(heap_, rank, rank_options));
+    weights_.emplace_back(problem, *experts_, rank);
   }
 }
 Ranks::~Ranks() = default;
 
 std::string Ranks::failure(int rank) const {
   const Outcome& outcome = this->outcome(rank);
-  return outcome.failed == 0 ? "" : describe(outcome.stall, options_.deadline_seconds, problem_.top_k, problem_.num_experts);
+  return outcome.failed == 0 ? ""
+                             : describe(outcome.stall, options_.deadline_seconds, problem_.top_k, problem_.num_experts);
 }
 
 void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent) {
@@ -43,23 +56,32 @@ void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, i
     KernelArgs args;
     args.call = cpu::make_call(*contexts_[rank], problem_, 0, inputs[rank]);
     args.call.plan.tickets_at_once = options_.pairs ? 2 : 1;
+    if (options_.down_tiles > 0) {
+      args.call.plan.down_tiles = options_.down_tiles;
+      args.call.plan.halved_down_tiles = options_.halved_down_tiles;
+    }
     args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
     args.decode_rows = options_.decode_rows;
     args.early_push = options_.early_push;
     args.early_cut = options_.early_cut;
+    TileShape& tile = args.call.heap.geometry.tile;  // as cuda/layer.cpp
+    tile.narrow_rows = std::min(tile.narrow_rows, options_.decode_rows);
+    tile.half_rows = std::min(tile.half_rows, options_.decode_rows);
+    tile.tagged_rows = std::min(tile.tagged_rows, options_.decode_rows);
     args.state = &states_[rank];
     args.outcome = &outcomes_[rank];
-    const auto kernel = [args, pairs = options_.pairs] {
-      if (pairs) {
-        hopper::moe_kernel<DType::fp64, true>(args, hopper::TensorMaps{});
-      } else {
-        hopper::moe_kernel<DType::fp64, false>(args, hopper::TensorMaps{});
-      }
-    };
-    device.add({.name = fmt::format("rank {}", rank), .num_blocks = options_.num_blocks, .num_threads = hopper::kBlockThreads,
-                .shared_bytes = sizeof(hopper::BlockMemory), .pairs = options_.pairs, .kernel = kernel});
+    args.weights = weights_[rank].view();
+    const Geometry& g = args.call.geometry();
+    const auto maps = std::make_shared<const hopper::TensorMaps>(
+        hopper::layer_boxes(problem_, g, args.weights, args.call.intermediate_row(0, 0)));
+    const auto kernel = [args, maps, run = function_of(problem_.dtype, options_.pairs)] { run(args, *maps); };
+    device.add({.name = fmt::format("rank {}", rank),
+                .num_blocks = options_.num_blocks,
+                .num_threads = hopper::kBlockThreads,
+                .shared_bytes = sizeof(hopper::BlockMemory),
+                .pairs = options_.pairs,
+                .kernel = kernel});
   }
-  hopper::experts_on_host = experts_.get();
   device.run();
 }
 

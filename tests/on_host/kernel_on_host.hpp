@@ -1,4 +1,4 @@
-// The Hopper kernel on fibers of the host: all of its roles but loaders and consumers' products are the GPU's code. fp64 alone.
+// The Hopper kernel on fibers of the host: all of it but its instructions, see substitutes/.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,15 @@
 #include "cpu/layer.hpp"
 #include "cuda/kernel_args.hpp"
 #include "support/dense_experts.hpp"
+#include "support/local_weights.hpp"
 
 namespace flashmoe::on_host {
 
 struct Options {
-  int num_blocks = 4;  ///< of each rank
-  bool pairs = false;  ///< blocks take tasks in pairs, whatever the plan says; an even number of blocks then
+  int num_blocks = 4;         ///< of each rank
+  bool pairs = false;         ///< blocks take tasks in pairs, whatever the plan says; an even number of blocks then
+  int down_tiles = 0;         ///< of a task; 0: what the plan says
+  int halved_down_tiles = 0;  ///< where down_tiles is not 0
   bool early_push = true;
   bool early_cut = true;
   int decode_rows = 96;
@@ -26,8 +29,9 @@ struct Options {
 /// All ranks of a group.
 class Ranks {
  public:
-  /// `geometry`: of Hopper's tile, any that the problem fits.
-  Ranks(const Problem& problem, const Geometry& geometry, std::shared_ptr<const ExpertSource> experts, const Options& options);
+  /// `problem`: of bf16 or fp16. `geometry`: of Hopper's tile, any that the problem fits.
+  Ranks(const Problem& problem, const Geometry& geometry, std::shared_ptr<const ExpertSource> experts,
+        const Options& options);
   ~Ranks();
 
   /// One call of all ranks but `absent`; inputs: [num_ranks]. Throws std::runtime_error where threads wait for ever,
@@ -47,6 +51,7 @@ class Ranks {
   std::shared_ptr<const ExpertSource> experts_;
   std::shared_ptr<cpu::Heap> heap_;
   std::vector<std::unique_ptr<cpu::RankContext>> contexts_;
+  std::vector<test::LocalWeights> weights_;
   std::vector<cuda_backend::KernelState> states_;
   std::vector<cuda_backend::Outcome> outcomes_;
 };

@@ -26,7 +26,7 @@ class DecodeEpilogue {
   __device__ DecodeEpilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block,
                             int warp)
       : call_(call), fabric_(fabric), weights_(weights), block_(block), warp_(warp) {
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
+    lane_ = fresh_lane();
   }
 
   /// Up tile `tile`, and the one after it if the product is wide, as gated ones are: see store_deep_up(). `tile` is a function, as

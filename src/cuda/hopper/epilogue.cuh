@@ -22,7 +22,7 @@ class Epilogue {
   /// it does not stay in registers through the next product.
   __device__ Epilogue(const Call& call, const Fabric& fabric, const WeightsView& weights, BlockMemory& block, int warp)
       : call_(call), fabric_(fabric), weights_(weights), staging_(block.staging[warp]), first_row_(warp * 16) {
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane_));
+    lane_ = fresh_lane();
   }
 
   /// `tile`: a function that says which, see Consumer::tile(): through an activation there is no register to keep it in.

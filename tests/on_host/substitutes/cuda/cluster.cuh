@@ -34,7 +34,8 @@ struct ClusterPlace {
   static T* there(T* address, int rank) {
     const on_host::Block& block = on_host::device().block();
     if (rank == block.rank) return address;
-    return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(block.shared) +
+    return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(address) -
+                                reinterpret_cast<std::uintptr_t>(block.shared) +
                                 reinterpret_cast<std::uintptr_t>(block.other->shared));
   }
 };
