@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <deque>
+
 #include "on_host/cuda_builtins.hpp"
+#include "support/poison.hpp"
 // Before device code, which is left out elsewhere:
 #define __CUDA_ARCH_FEAT_SM90_ALL
 #include "cuda/hopper/kernel.cuh"
@@ -42,6 +46,45 @@ Ranks::Ranks(const Problem& problem, const Geometry& geometry, std::shared_ptr<c
 }
 Ranks::~Ranks() = default;
 
+/// A rank's tensors of a call whose count the host does not know: rows for the most that there may be.
+struct Ranks::Counted {
+  std::int64_t num_tokens = 0;
+  std::vector<char> x, y;
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+
+  Counted(const Problem& problem, const cpu::CallInput& input) : num_tokens(input.x.num_rows) {
+    const auto row_bytes = static_cast<std::size_t>(problem.hidden) * dtype_bytes(problem.dtype);
+    const auto rows = static_cast<std::size_t>(input.max_tokens);
+    const auto routes = static_cast<std::size_t>(num_tokens * problem.top_k);
+    x.assign(rows * row_bytes, static_cast<char>(test::kPoison));
+    y = x;
+    ids.assign(rows * static_cast<std::size_t>(problem.top_k), 0x7f7f7f7f);
+    weights.resize(ids.size());
+    std::copy_n(static_cast<const char*>(input.x.data), static_cast<std::size_t>(num_tokens) * row_bytes, x.begin());
+    std::copy_n(input.routing.topk_ids, routes, ids.begin());
+    std::copy_n(input.routing.topk_weights, routes, weights.begin());
+  }
+
+  void enter(KernelArgs& args, const cpu::CallInput& input) const {
+    args.num_tokens = &num_tokens;
+    args.call.num_tokens = input.max_tokens;
+    args.call.x = x.data();
+    args.call.topk_ids = ids.data();
+    args.call.topk_weights = weights.data();
+    args.call.y = const_cast<char*>(y.data());
+  }
+  /// Throws std::logic_error where rows behind them have been written.
+  void take_results(const cpu::CallInput& input) const {
+    const auto end =
+        y.begin() + static_cast<std::ptrdiff_t>(x.size() / static_cast<std::size_t>(input.max_tokens)) * num_tokens;
+    if (!std::all_of(end, y.end(), [](char byte) { return byte == static_cast<char>(test::kPoison); })) {
+      throw std::logic_error("rows behind the last token have been written");
+    }
+    std::copy(y.begin(), end, static_cast<char*>(input.y.data));
+  }
+};
+
 std::string Ranks::failure(int rank) const {
   const Outcome& outcome = this->outcome(rank);
   return outcome.failed == 0 ? ""
@@ -51,6 +94,7 @@ std::string Ranks::failure(int rank) const {
 void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent) {
   constexpr std::size_t kBlockWarps = hopper::kBlockThreads / kWarpThreads;
   Device device(seed, kMostTurns, {kBlockWarps, kBlockWarps * static_cast<std::size_t>(options_.num_blocks)});
+  std::deque<Counted> counted;
   for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
     if (static_cast<int>(rank) == absent) continue;
     KernelArgs args;
@@ -71,6 +115,7 @@ void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, i
     args.state = &states_[rank];
     args.outcome = &outcomes_[rank];
     args.weights = weights_[rank].view();
+    if (options_.counts_on_device) counted.emplace_back(problem_, inputs[rank]).enter(args, inputs[rank]);
     const Geometry& g = args.call.geometry();
     const auto maps = std::make_shared<const hopper::TensorMaps>(
         hopper::layer_boxes(problem_, g, args.weights, args.call.intermediate_row(0, 0)));
@@ -83,6 +128,7 @@ void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, i
                 .kernel = kernel});
   }
   device.run();
+  for (std::size_t rank = 0; rank < counted.size(); ++rank) counted[rank].take_results(inputs[rank]);
 }
 
 }  // namespace flashmoe::on_host

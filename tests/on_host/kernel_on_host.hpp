@@ -21,6 +21,7 @@ struct Options {
   int halved_down_tiles = 0;  ///< where down_tiles is not 0
   bool early_push = true;
   bool early_cut = true;
+  bool counts_on_device = false;  ///< of tokens; behind them lie ids that no expert has
   int decode_rows = 96;
   double deadline_seconds = 3e-3;  ///< of the fibers' clock
   int flush_after_idle_steps = 8;
@@ -46,6 +47,8 @@ class Ranks {
   std::string failure(int rank) const;
 
  private:
+  struct Counted;
+
   Problem problem_;
   Options options_;
   std::shared_ptr<const ExpertSource> experts_;

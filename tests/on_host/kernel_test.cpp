@@ -11,10 +11,9 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/hopper/tile_shape.hpp"
 #include "on_host/device.hpp"
 #include "on_host/kernel_on_host.hpp"
-#include "protocol/scenario.hpp"
+#include "on_host/kernel_scenario.hpp"
 
 namespace flashmoe::test {
 namespace {
@@ -24,77 +23,11 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 constexpr int kCalls = 3;
-constexpr std::uint64_t kDefaultSeeds = 50;
+constexpr std::uint64_t kDefaultSeeds = 48;
 
 std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
   const char* value = std::getenv(name);
   return value != nullptr ? std::strtoull(value, nullptr, 10) : fallback;
-}
-
-struct KernelScenario : Scenario {
-  on_host::Options options;
-
-  std::string to_string() const {
-    return fmt::format("{}blocks {} pairs {} down tiles {}/{} early push {} early cut {} decode rows {}",
-                       Scenario::to_string(), options.num_blocks, options.pairs, options.down_tiles,
-                       options.halved_down_tiles, options.early_push, options.early_cut, options.decode_rows);
-  }
-};
-
-/// Rings and waves that the planner would never choose, but the kernel's own tile; up to three m-blocks an expert.
-KernelScenario make_kernel_scenario(std::uint64_t seed) {
-  Dice dice(seed);
-  KernelScenario it;
-  Problem& p = it.problem;
-  p.num_ranks = dice.pick({1, 1, 1, 2, 2, 3, 7, 8});
-  it.options.pairs = dice.one_in(3);
-  p.num_experts =
-      p.num_ranks * dice.between(1, it.options.pairs ? 2 : 5);  // who share weights have several m-blocks an expert
-  p.top_k = std::min(dice.between(1, 4), p.num_experts);
-  p.hidden = dice.pick({8, 16, 128, 264});
-  p.intermediate = dice.pick({8, 16, 72, 200});
-  p.dtype = dice.pick({DType::bf16, DType::fp16});
-  p.activation = dice.pick({Activation::silu, Activation::relu});
-  p.gated = dice.one_in(2);
-  p.up_bias = dice.one_in(4);
-  p.down_bias = dice.one_in(4);
-  p.weight_on_input = dice.one_in(5);
-  p.wire_form = dice.pick({WireForm::counted, WireForm::counted, WireForm::automatic});
-  if (p.wire_form == WireForm::automatic && dice.one_in(2)) p.hidden = 520;  // products of four tiles
-  p.result_form = dice.one_in(4) ? ResultForm::pre_reduced : ResultForm::per_route;
-  Geometry& g = it.geometry = small_geometry(p, dice);
-  g.tile = cuda_backend::hopper::tile_shape(p.gated);
-  g.wave_tokens = dice.pick({3, 16, 40, 80, 300});
-  g.listed_tokens = std::min(dice.pick({0, 4, 100, 300}), g.wave_tokens);
-  g.num_m_blocks = dice.pick({1, 3, 8, 40});
-  const int most_tokens = p.num_ranks > 3 ? 24 : p.num_ranks > 1 ? 100 : dice.pick({136, 300});
-  p.max_tokens = g.max_tokens = std::min(3 * g.wave_tokens, most_tokens);
-  g.lined_tokens = p.wire_form == WireForm::counted ? 0 : static_cast<int>(p.max_tokens) / dice.between(1, 2);
-  it.options.num_blocks = p.num_ranks > 3 ? dice.between(3, 4) : dice.between(3, 8);
-  if (it.options.pairs) it.options.num_blocks += it.options.num_blocks % 2;
-  if (dice.one_in(2)) {
-    it.options.down_tiles = dice.pick({4, 8});
-    it.options.halved_down_tiles = dice.pick({0, it.options.down_tiles / 2});
-  }
-  it.options.early_push = !dice.one_in(4);
-  it.options.early_cut = !dice.one_in(4);
-  it.options.decode_rows = dice.pick({0, 16, 96});
-  it.options.flush_after_idle_steps = dice.pick({1, 8, 100});
-  const Routing routings[] = {Routing::distinct,   Routing::any,       Routing::any,
-                              Routing::all_to_one, Routing::last_rank, Routing::masked};
-  for (int call = 0; call < kCalls; ++call) {
-    const bool lined = g.lined_tokens > 0 && dice.one_in(2);
-    it.max_tokens.push_back(lined ? dice.between(1, g.lined_tokens) : p.max_tokens);
-    const Routing routing = routings[dice.below(6)];
-    const std::int64_t most = dice.one_in(3) ? std::min<std::int64_t>(it.max_tokens.back(), 2) : it.max_tokens.back();
-    std::vector<Batch> batches;
-    for (int rank = 0; rank < p.num_ranks; ++rank) {
-      batches.push_back(make_batch(p, draw_tokens(it, most, dice),
-                                   seed * 4096 + static_cast<std::uint64_t>(call * 64 + rank), routing));
-    }
-    it.batches.push_back(std::move(batches));
-  }
-  return it;
 }
 
 std::vector<cpu::CallInput> inputs_of_call(const std::vector<std::vector<cpu::CallInput>>& inputs, std::size_t call) {
@@ -125,7 +58,7 @@ struct Counts {
 };
 
 void run_seed(std::uint64_t seed, Counts& counts) {
-  KernelScenario it = make_kernel_scenario(seed);
+  KernelScenario it = make_kernel_scenario(seed, kCalls);
   SCOPED_TRACE(fmt::format("seed {}: {}", seed, it.to_string()));
   const auto experts = std::make_shared<DenseExperts>(it.problem, seed);
   Ranks ranks(it.problem, it.geometry, experts, it.options);
@@ -170,7 +103,7 @@ TEST(KernelOnHost, every_order_of_its_threads_gives_the_right_result) {
 class FaultsOnHost : public testing::TestWithParam<int> {
  protected:
   FaultsOnHost() {
-    it_ = make_kernel_scenario(0);
+    it_ = make_kernel_scenario(0, 1);
     Problem& p = it_.problem;
     p = {.num_ranks = 3,
          .hidden = 16,
