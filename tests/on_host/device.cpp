@@ -35,8 +35,8 @@ Block::Block(int index, int num_blocks, int num_threads, std::size_t shared_byte
       warps(static_cast<std::size_t>((num_threads + kWarpThreads - 1) / kWarpThreads)) {
   constexpr std::size_t kAlignment = 1024;
   memory_ = std::make_unique<char[]>(shared_bytes + kAlignment);
-  std::fill_n(memory_.get(), shared_bytes + kAlignment,
-              static_cast<char>(0xff));  // as a kernel before may have left it
+  // As a kernel before may have left it.
+  std::fill_n(memory_.get(), shared_bytes + kAlignment, static_cast<char>(0xff));
   const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
   shared = memory_.get() + (kAlignment - address % kAlignment);
 }
@@ -96,9 +96,8 @@ void Device::run() {
 
 bool Device::barrier(const char* kind, int name, int threads, bool mine) {
   const Thread& self = thread();
-  Meeting& meeting = self.block->barriers[name];
-  // Any threads may come, each once: their words are in the order of arrival, which does not matter.
-  const auto& words = meeting.meet(fibers_, kind, self.index % threads, threads, mine ? 1 : 0);
+  // The threads of a barrier follow each other, so that each has a place of its own.
+  const auto& words = self.block->barriers[name].meet(fibers_, kind, self.index % threads, threads, mine ? 1 : 0);
   return std::all_of(words.begin(), words.end(), [](std::uint64_t word) { return word != 0; });
 }
 

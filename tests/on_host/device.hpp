@@ -1,6 +1,5 @@
 // A GPU's threads as fibers of the host: blocks of warps, their shared memory, barriers and collectives. It checks more
-// than a GPU does: all threads of a warp must come to the same collective, all threads of a barrier to the same kind of
-// it.
+// than a GPU does: all threads of a warp must come to the same collective, all of a barrier to the same kind of it.
 #pragma once
 
 #include <array>
@@ -34,8 +33,8 @@ class Meeting {
   const char* kind_ = nullptr;
   int num_here_ = 0;
   std::uint64_t round_ = 0;
-  std::array<std::vector<std::uint64_t>, 2>
-      words_;  ///< of even and odd rounds: who is late reads one while the next fills
+  /// Of even and odd rounds: who is late reads one while the next fills.
+  std::array<std::vector<std::uint64_t>, 2> words_;
   std::vector<int> waiting_;
 };
 

@@ -47,42 +47,46 @@ Ranks::Ranks(const Problem& problem, const Geometry& geometry, std::shared_ptr<c
 Ranks::~Ranks() = default;
 
 /// A rank's tensors of a call whose count the host does not know: rows for the most that there may be.
-struct Ranks::Counted {
-  std::int64_t num_tokens = 0;
-  std::vector<char> x, y;
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-
-  Counted(const Problem& problem, const cpu::CallInput& input) : num_tokens(input.x.num_rows) {
+class Ranks::Counted {
+ public:
+  Counted(const Problem& problem, const cpu::CallInput& input) : input_(input), num_tokens_(input.x.num_rows) {
     const auto row_bytes = static_cast<std::size_t>(problem.hidden) * dtype_bytes(problem.dtype);
     const auto rows = static_cast<std::size_t>(input.max_tokens);
-    const auto routes = static_cast<std::size_t>(num_tokens * problem.top_k);
-    x.assign(rows * row_bytes, static_cast<char>(test::kPoison));
-    y = x;
-    ids.assign(rows * static_cast<std::size_t>(problem.top_k), 0x7f7f7f7f);
-    weights.resize(ids.size());
-    std::copy_n(static_cast<const char*>(input.x.data), static_cast<std::size_t>(num_tokens) * row_bytes, x.begin());
-    std::copy_n(input.routing.topk_ids, routes, ids.begin());
-    std::copy_n(input.routing.topk_weights, routes, weights.begin());
+    const auto routes = static_cast<std::size_t>(num_tokens_ * problem.top_k);
+    bytes_ = static_cast<std::size_t>(num_tokens_) * row_bytes;
+    x_.assign(rows * row_bytes, static_cast<char>(test::kPoison));
+    y_ = x_;
+    ids_.assign(rows * static_cast<std::size_t>(problem.top_k), 0x7f7f7f7f);
+    weights_.resize(ids_.size());
+    std::copy_n(static_cast<const char*>(input.x.data), bytes_, x_.begin());
+    std::copy_n(input.routing.topk_ids, routes, ids_.begin());
+    std::copy_n(input.routing.topk_weights, routes, weights_.begin());
   }
 
-  void enter(KernelArgs& args, const cpu::CallInput& input) const {
-    args.num_tokens = &num_tokens;
-    args.call.num_tokens = input.max_tokens;
-    args.call.x = x.data();
-    args.call.topk_ids = ids.data();
-    args.call.topk_weights = weights.data();
-    args.call.y = const_cast<char*>(y.data());
+  void enter(KernelArgs& args) {
+    args.num_tokens = &num_tokens_;
+    args.call.num_tokens = input_.max_tokens;
+    args.call.x = x_.data();
+    args.call.topk_ids = ids_.data();
+    args.call.topk_weights = weights_.data();
+    args.call.y = y_.data();
   }
   /// Throws std::logic_error where rows behind them have been written.
-  void take_results(const cpu::CallInput& input) const {
-    const auto end =
-        y.begin() + static_cast<std::ptrdiff_t>(x.size() / static_cast<std::size_t>(input.max_tokens)) * num_tokens;
-    if (!std::all_of(end, y.end(), [](char byte) { return byte == static_cast<char>(test::kPoison); })) {
+  void take_results() const {
+    const auto end = y_.begin() + static_cast<std::ptrdiff_t>(bytes_);
+    if (!std::all_of(end, y_.end(), [](char byte) { return byte == static_cast<char>(test::kPoison); })) {
       throw std::logic_error("rows behind the last token have been written");
     }
-    std::copy(y.begin(), end, static_cast<char*>(input.y.data));
+    std::copy(y_.begin(), end, static_cast<char*>(input_.y.data));
   }
+
+ private:
+  const cpu::CallInput& input_;
+  std::int64_t num_tokens_;
+  std::size_t bytes_;  ///< of rows that there are
+  std::vector<char> x_, y_;
+  std::vector<std::int32_t> ids_;
+  std::vector<float> weights_;
 };
 
 std::string Ranks::failure(int rank) const {
@@ -92,8 +96,8 @@ std::string Ranks::failure(int rank) const {
 }
 
 void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent) {
-  constexpr std::size_t kBlockWarps = hopper::kBlockThreads / kWarpThreads;
-  Device device(seed, kMostTurns, {kBlockWarps, kBlockWarps * static_cast<std::size_t>(options_.num_blocks)});
+  constexpr std::size_t kBlockTeams = hopper::kBlockThreads / kWarpThreads + 1;  // its copies are one
+  Device device(seed, kMostTurns, {kBlockTeams, kBlockTeams * static_cast<std::size_t>(options_.num_blocks)});
   std::deque<Counted> counted;
   for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
     if (static_cast<int>(rank) == absent) continue;
@@ -115,7 +119,7 @@ void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, i
     args.state = &states_[rank];
     args.outcome = &outcomes_[rank];
     args.weights = weights_[rank].view();
-    if (options_.counts_on_device) counted.emplace_back(problem_, inputs[rank]).enter(args, inputs[rank]);
+    if (options_.counts_on_device) counted.emplace_back(problem_, inputs[rank]).enter(args);
     const Geometry& g = args.call.geometry();
     const auto maps = std::make_shared<const hopper::TensorMaps>(
         hopper::layer_boxes(problem_, g, args.weights, args.call.intermediate_row(0, 0)));
@@ -128,7 +132,7 @@ void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, i
                 .kernel = kernel});
   }
   device.run();
-  for (std::size_t rank = 0; rank < counted.size(); ++rank) counted[rank].take_results(inputs[rank]);
+  for (const Counted& of_rank : counted) of_rank.take_results();
 }
 
 }  // namespace flashmoe::on_host

@@ -47,7 +47,7 @@ class Ranks {
   std::string failure(int rank) const;
 
  private:
-  struct Counted;
+  class Counted;
 
   Problem problem_;
   Options options_;
