@@ -42,6 +42,7 @@ Block::Block(int index, int num_blocks, int num_threads, std::size_t shared_byte
 }
 
 void Device::add(const Launch& launch) {
+  const auto num_blocks = std::make_shared<int>(launch.num_blocks);  // that have threads which run
   for (int index = 0; index < launch.num_blocks; ++index) {
     blocks_.push_back(std::make_unique<Block>(index, launch.num_blocks, launch.num_threads, launch.shared_bytes));
     Block& block = *blocks_.back();
@@ -56,9 +57,11 @@ void Device::add(const Launch& launch) {
     for (int thread = 0; thread < launch.num_threads; ++thread) {
       if (thread % kWarpThreads == 0) ++num_warps_;
       fibers_.spawn(fmt::format("{} block {} thread {}", launch.name, index, thread), num_warps_ - 1,
-                    [this, &block, kernel = launch.kernel] {
+                    [this, &block, num_blocks, kernel = launch.kernel, then = launch.then] {
                       kernel();
-                      if (--block.num_running == 0) tell(&block.copies);
+                      if (--block.num_running > 0) return;
+                      tell(&block.copies);
+                      if (--*num_blocks == 0) then();
                     });
       threads_.push_back({.block = &block, .index = thread});
     }

@@ -78,7 +78,9 @@ class Device {
     std::size_t shared_bytes;
     bool pairs = false;  ///< clusters of two blocks
     std::function<void()> kernel;
+    std::function<void()> then;  ///< when all of its threads have ended
   };
+  /// Before or while others run.
   void add(const Launch& launch);
   /// All that was added, side by side; see Fibers::run().
   void run();
@@ -130,7 +132,7 @@ class Device {
   Fibers fibers_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Meeting>> clusters_;
-  std::vector<Thread> threads_;  ///< of each fiber
+  std::deque<Thread> threads_;  ///< of each fiber
   std::size_t num_warps_ = 0;
   std::unordered_map<const void*, std::vector<int>> waiting_;
 };

@@ -95,44 +95,71 @@ std::string Ranks::failure(int rank) const {
                              : describe(outcome.stall, options_.deadline_seconds, problem_.top_k, problem_.num_experts);
 }
 
-void Ranks::run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent) {
-  constexpr std::size_t kBlockTeams = hopper::kBlockThreads / kWarpThreads + 1;  // its copies are one
-  Device device(seed, kMostTurns, {kBlockTeams, kBlockTeams * static_cast<std::size_t>(options_.num_blocks)});
-  std::deque<Counted> counted;
-  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-    if (static_cast<int>(rank) == absent) continue;
-    KernelArgs args;
-    args.call = cpu::make_call(*contexts_[rank], problem_, 0, inputs[rank]);
-    args.call.plan.tickets_at_once = options_.pairs ? 2 : 1;
-    if (options_.down_tiles > 0) {
-      args.call.plan.down_tiles = options_.down_tiles;
-      args.call.plan.halved_down_tiles = options_.halved_down_tiles;
-    }
-    args.deadline_ns = static_cast<std::uint64_t>(options_.deadline_seconds * 1e9);
-    args.decode_rows = options_.decode_rows;
-    args.early_push = options_.early_push;
-    args.early_cut = options_.early_cut;
-    TileShape& tile = args.call.heap.geometry.tile;  // as cuda/layer.cpp
-    tile.narrow_rows = std::min(tile.narrow_rows, options_.decode_rows);
-    tile.half_rows = std::min(tile.half_rows, options_.decode_rows);
-    tile.tagged_rows = std::min(tile.tagged_rows, options_.decode_rows);
-    args.state = &states_[rank];
-    args.outcome = &outcomes_[rank];
-    args.weights = weights_[rank].view();
-    if (options_.counts_on_device) counted.emplace_back(problem_, inputs[rank]).enter(args);
-    const Geometry& g = args.call.geometry();
-    const auto maps = std::make_shared<const hopper::TensorMaps>(
-        hopper::layer_boxes(problem_, g, args.weights, args.call.intermediate_row(0, 0)));
-    const auto kernel = [args, maps, run = function_of(problem_.dtype, options_.pairs)] { run(args, *maps); };
-    device.add({.name = fmt::format("rank {}", rank),
-                .num_blocks = options_.num_blocks,
-                .num_threads = hopper::kBlockThreads,
-                .shared_bytes = sizeof(hopper::BlockMemory),
-                .pairs = options_.pairs,
-                .kernel = kernel});
+/// Calls of all ranks that begin together.
+class Ranks::Run {
+ public:
+  Run(Ranks& ranks, const std::vector<std::vector<cpu::CallInput>>& calls, std::uint64_t seed)
+      : ranks_(ranks),
+        calls_(calls),
+        device_(seed, kMostTurns, {kBlockTeams, kBlockTeams * static_cast<std::size_t>(ranks.options_.num_blocks)}) {}
+
+  void run() {
+    for (std::size_t rank = 0; rank < calls_.size(); ++rank) launch(rank, 0);
+    device_.run();
+    for (const Counted& of_call : counted_) of_call.take_results();
   }
-  device.run();
-  for (const Counted& of_rank : counted) of_rank.take_results();
+
+ private:
+  static constexpr std::size_t kBlockTeams = hopper::kBlockThreads / kWarpThreads + 1;  // its copies are one
+
+  void launch(std::size_t rank, std::size_t call) {
+    if (call == calls_[rank].size()) return;
+    const Options& options = ranks_.options_;
+    const KernelArgs args = make_args(rank, calls_[rank][call]);
+    const auto maps = std::make_shared<const hopper::TensorMaps>(
+        hopper::layer_boxes(ranks_.problem_, args.call.geometry(), args.weights, args.call.intermediate_row(0, 0)));
+    const auto kernel = [args, maps, run = function_of(ranks_.problem_.dtype, options.pairs)] { run(args, *maps); };
+    device_.add({.name = fmt::format("call {} rank {}", call, rank),
+                 .num_blocks = options.num_blocks,
+                 .num_threads = hopper::kBlockThreads,
+                 .shared_bytes = sizeof(hopper::BlockMemory),
+                 .pairs = options.pairs,
+                 .kernel = kernel,
+                 .then = [this, rank, call] { launch(rank, call + 1); }});
+  }
+
+  KernelArgs make_args(std::size_t rank, const cpu::CallInput& input) {
+    const Options& options = ranks_.options_;
+    KernelArgs args;
+    args.call = cpu::make_call(*ranks_.contexts_[rank], ranks_.problem_, 0, input);
+    args.call.plan.tickets_at_once = options.pairs ? 2 : 1;
+    if (options.down_tiles > 0) {
+      args.call.plan.down_tiles = options.down_tiles;
+      args.call.plan.halved_down_tiles = options.halved_down_tiles;
+    }
+    TileShape& tile = args.call.heap.geometry.tile;  // as cuda/layer.cpp
+    tile.narrow_rows = std::min(tile.narrow_rows, options.decode_rows);
+    tile.half_rows = std::min(tile.half_rows, options.decode_rows);
+    tile.tagged_rows = std::min(tile.tagged_rows, options.decode_rows);
+    args.deadline_ns = static_cast<std::uint64_t>(options.deadline_seconds * 1e9);
+    args.decode_rows = options.decode_rows;
+    args.early_push = options.early_push;
+    args.early_cut = options.early_cut;
+    args.state = &ranks_.states_[rank];
+    args.outcome = &ranks_.outcomes_[rank];
+    args.weights = ranks_.weights_[rank].view();
+    if (options.counts_on_device) counted_.emplace_back(ranks_.problem_, input).enter(args);
+    return args;
+  }
+
+  Ranks& ranks_;
+  const std::vector<std::vector<cpu::CallInput>>& calls_;
+  Device device_;
+  std::deque<Counted> counted_;
+};
+
+void Ranks::run(const std::vector<std::vector<cpu::CallInput>>& calls, std::uint64_t seed) {
+  Run(*this, calls, seed).run();
 }
 
 }  // namespace flashmoe::on_host

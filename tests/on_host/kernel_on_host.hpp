@@ -35,9 +35,9 @@ class Ranks {
         const Options& options);
   ~Ranks();
 
-  /// One call of all ranks but `absent`; inputs: [num_ranks]. Throws std::runtime_error where threads wait for ever,
-  /// std::logic_error where they disagree.
-  void run(const std::vector<cpu::CallInput>& inputs, std::uint64_t seed, int absent = -1);
+  /// Rank r makes calls[r], one after the other, ranks free to run ahead of each other; a rank without calls does not
+  /// come. Throws std::runtime_error where threads wait for ever, std::logic_error where they disagree.
+  void run(const std::vector<std::vector<cpu::CallInput>>& calls, std::uint64_t seed);
 
   cpu::Heap& heap() { return *heap_; }
   const cpu::RankContext& context(int rank) const { return *contexts_[static_cast<std::size_t>(rank)]; }
@@ -48,6 +48,7 @@ class Ranks {
 
  private:
   class Counted;
+  class Run;
 
   Problem problem_;
   Options options_;
