@@ -3,8 +3,9 @@
 //
 // A rank runs `roster.num_dispatchers` of them. In counted form the first few plan each wave together
 // (count | place), and all push their share of it (rows once it is counted, lists once it is placed, signals); no wave is
-// planned before the one before it is pushed. Of few tokens (Call::listed_from_ids) they send ids in place of lists, and none
-// waits for another. Lined form: lined_dispatcher.hpp.
+// planned before the one before it is pushed. Chunks of the first wave other threads of an engine may plan for them (PlanState).
+// Of few tokens (Call::listed_from_ids) dispatchers send ids in place of lists, and none waits for another. Lined form:
+// lined_dispatcher.hpp.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,10 @@
 #include "actors/step.hpp"
 
 namespace flashmoe {
+
+/// Of a planner's chunk of the first wave, which other threads of an engine may count in the dispatcher's place, and then place;
+/// left: they will not.
+enum class PlanState : std::uint8_t { awaited, counted, left };
 
 template <class Group, class Fabric>
 class Dispatcher {
@@ -167,17 +172,31 @@ class Dispatcher {
       }
       return prepare_push(Phase::await_counts);
     }
-    if (!planner.count(group)) return fail_wrong_id(planner.find_wrong_route(group));
+    bool counted = false;
+    if constexpr (kHasHelp) {
+      const PlanState state = wave_ == 0 ? group.plan_state() : PlanState::left;
+      if (state == PlanState::awaited) return waiting(SignalKind::planned, call_.rank, planners_joined_, 0);
+      counted = others_place_ = state == PlanState::counted;
+    }
+    if (!counted && !planner.count(group)) return fail_wrong_id(planner.find_wrong_route(group));
     if (group.leader()) join(&call_.counters().planned[ring_slot_], std::uint64_t{1});
     phase_ = Phase::place;
     return Step::advanced;
   }
+
+  /// Whether other threads of the engine plan chunks of the first wave: see cuda/hopper/early_plan.cuh. They need not pass the gate:
+  /// only the dispatcher, which has, tells others that its chunk is counted.
+  static constexpr bool kHasHelp = requires(const Group& group) { group.plan_state(); };
 
   /// With all chunks counted, every planner knows where its routes lie in every image.
   FLASHMOE_HD Step place(const Group& group) {
     const std::uint64_t planned = observe<Scope::device>(&call_.counters().planned[ring_slot_]);
     if (planned < planners_joined_) return waiting(SignalKind::planned, call_.rank, planners_joined_, planned);
     group.sync();
+    if constexpr (kHasHelp) {
+      if (others_place_ && group.leaves_placing()) return prepare_push(Phase::push_rows);
+      others_place_ = false;
+    }
     planner().place(group);
     if (group.leader()) join(&call_.counters().placed[ring_slot_], std::uint64_t{1});
     return prepare_push(Phase::push_rows);
@@ -387,6 +406,7 @@ class Dispatcher {
   bool sends_ids_ = false;             ///< in place of lists; there is one wave at most
   std::uint64_t planners_joined_ = 0;  ///< what the planners' counters of the slot read when all have joined for it
   WaveCut cut_;                        ///< of the wave
+  bool others_place_ = false;          ///< other threads have counted its chunk, and may place it
   int part_ = 0;                       ///< of the lists: the next to send here
   bool sends_lists_ = false;           ///< or has sent them, or ids in their place
   bool looks_for_plan_ = false;        ///< before the next row

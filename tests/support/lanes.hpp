@@ -68,6 +68,16 @@ class Lanes {
       for (const std::uint32_t other : all_of(value)) value = other < value ? other : value;
       return value;
     }
+    Match match(int key) const {
+      Match match{0, 0};
+      const auto keys = all_of(key);
+      for (int i = 0; i < width; ++i) {
+        if (keys[static_cast<std::size_t>(i)] != key) continue;
+        match.index += i < index_ ? 1 : 0;
+        ++match.count;
+      }
+      return match;
+    }
     template <int rounds>
     Pick pick(const std::uint32_t (&values)[rounds], std::uint32_t n) const {
       Pick picked;

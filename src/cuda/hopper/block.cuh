@@ -15,12 +15,13 @@
 //   dispatcher --rows--> consumers                   (no barrier: those that wait for the first task push some of them)
 //   subscriber --desk--> consumers                   (no barrier: until their first task they make lists for it)
 //   scheduler --cut_desk--> consumers                (no barrier: they cut a call's m-blocks for it, or leave them to it)
+//   consumers --plan_desk--> dispatcher              (no barrier: they plan its chunk of the first wave, or leave that to it)
 // Waits on these barriers need no deadline: the foreman alone waits for other ranks, and ends the others with an exit task;
 // loaders that look at tagged rows leave them at `stored`, which the foreman tells when the rank gives up, too;
 // of a shared task the foremen of both blocks fill their slots, whatever happens; copies of cells come from this GPU's memory,
 // and are asked for when the cells are there; rows are pushed early without any wait. Lists are left, and so is what is told of
-// their rows, when the rows of the first task are there, m-blocks when a task has come: so says the foreman, also of an exit. Nor
-// does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing; nor do those who open a block.
+// their rows, when the rows of the first task are there, m-blocks and chunks when a task has come: so says the foreman, also of an
+// exit. Nor does SharedRows::await(): whoever has taken a row is storing it, and waits for nothing; nor do those who open a block.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@
 #include "cuda/hopper/block_pair.cuh"
 #include "cuda/hopper/cut_desk.cuh"
 #include "cuda/hopper/list_desk.cuh"
+#include "cuda/hopper/plan_desk.cuh"
 #include "cuda/hopper/ptx.cuh"
 #include "cuda/hopper/shared_rows.cuh"
 #include "cuda/hopper/tile_shape.hpp"
@@ -87,6 +89,7 @@ struct BlockMemory {
   bool pushed_early;           ///< what EarlyPush says
   ListDesk desk;               ///< of the block's subscriber, where it has one
   CutDesk cut_desk;            ///< of the block's scheduler, where it has one
+  PlanDesk plan_desk;          ///< of the block's dispatcher, where it has one
   PairMail mail;
   int tiles[kConsumerWarps];   ///< each one's, see Consumer::tile()
   std::uint32_t ticket;        ///< the given one, where the block has one
@@ -125,7 +128,7 @@ struct BlockMemory {
   }
 };
 static_assert(sizeof(BlockMemory) <= 227 * 1024);
-static_assert(kServiceWarps == 1);  // BlockMemory::rows have one dispatcher, desk one subscriber
+static_assert(kServiceWarps == 1);  // BlockMemory::rows and plan_desk have one dispatcher, desk one subscriber
 
 /// Number of the block's dispatcher; below 0: it has none.
 __device__ inline int dispatcher_of(const Call& call) { return static_cast<int>(blockIdx.x) - call.roster.first_dispatcher(); }

@@ -4,6 +4,7 @@
 #include "cuda/hopper/bulk_combine.cuh"
 #include "cuda/hopper/consumer.cuh"
 #include "cuda/hopper/early_cut.cuh"
+#include "cuda/hopper/early_plan.cuh"
 #include "cuda/hopper/early_push.cuh"
 #include "cuda/hopper/foreman.cuh"
 #include "cuda/hopper/list_maker.cuh"
@@ -54,6 +55,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     block.rows.init();
     block.desk.init();
     block.cut_desk.init();
+    block.plan_desk.init();
     block.mail.init();
   }
   std::int32_t first_id = -1;
@@ -94,6 +96,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         EarlyCut(call, block, warp - kFirstConsumer).run(!kPairs && args.early_cut, args.state->early_cuts);
       } else if (lends_stages(call)) {
         ListMaker(call, block, warp - kFirstConsumer).serve();
+      } else if (EarlyPlan::applies(call)) {
+        EarlyPlan(call, block).run();
       } else if (!kPairs && has_given_ticket(call)) {
         Opening(args, call, block, static_cast<int>(threadIdx.x) - kFirstConsumer * 32).run(first_id);
       }

@@ -105,7 +105,7 @@ class Loader {
     std::uint64_t policy;
     int k;
     const char* rows;  ///< rows that follow each other; null: slot.rows says where each is
-    std::int64_t row_bytes;
+    std::uint32_t row_bytes;
   };
 
   __device__ Operands up_operands(const TaskSlot& slot, int tile, bool wide) const {
@@ -144,7 +144,7 @@ class Loader {
             .steps = deep ? kDeepSteps : 1,
             .bytes = static_cast<std::uint32_t>(wide || deep ? kStageWeightBytes : kStageWeightBytes / 2),
             .policy = policy_of(slot), .k = g.intermediate,
-            .rows = call_.intermediate_row(slot.task.index, 0), .row_bytes = std::int64_t{g.intermediate} * 2};
+            .rows = call_.intermediate_row(slot.task.index, 0), .row_bytes = static_cast<std::uint32_t>(g.intermediate) * 2};
   }
 
   /// Weights that none else is likely to want: what they would push out of L2 is worth more.
@@ -232,7 +232,7 @@ class Loader {
       // Absent rows are computed as the first one, or as what the stage held, and not stored: rows of a product do not
       // touch each other.
       const int wanted = first_row + i * kRowsApart;
-      const int row = wanted < static_cast<int>(slot.num_rows) ? wanted : 0;
+      const std::uint32_t row = wanted < static_cast<int>(slot.num_rows) ? static_cast<std::uint32_t>(wanted) : 0;
       rows[i] = operands.rows != nullptr ? operands.rows + row * operands.row_bytes
                                          : reinterpret_cast<const char*>(slot.rows[row]);
       rows[i] += chunk * 16;

@@ -1,11 +1,12 @@
-// Both sides of SharedRows: the dispatcher that offers rows, and consumers that push some of them.
+// A dispatcher whose block has consumers to help it, and, of rows that it shares (SharedRows), their side.
 #pragma once
 
 #include "cuda/hopper/block.cuh"
 
 namespace flashmoe::cuda_backend::hopper {
 
-/// A dispatcher that shares its rows with the consumers of its block; see Dispatcher::kShares.
+/// A dispatcher that shares its rows with the consumers of its block, see Dispatcher::kShares, and leaves planning to them, see
+/// Dispatcher::kHasHelp.
 struct DispatcherWarp : WarpGroup {
   /// Asked for anew each time: a dispatcher has no register to keep it in.
   __device__ static SharedRows& rows() {
@@ -27,6 +28,8 @@ struct DispatcherWarp : WarpGroup {
     block.pushed.wait(0);
     return block.pushed_early;
   }
+  __device__ PlanState plan_state() const { return broadcast(leader() ? block_memory().plan_desk.state() : PlanState::awaited); }
+  __device__ bool leaves_placing() const { return broadcast(leader() && block_memory().plan_desk.rely()); }
 };
 
 /// A consumer warp until the rows of a wave, mostly the first, are done, or the first task of its block is there.
