@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds and tests presets one after another, each to its end, and fails when any of them failed:
 # tools/test.sh [PRESET...], without arguments all of cpu, cpu-asan, cpu-tsan and cuda.
-# Preset cuda adds what the others lack: the GPU code compiles, and its tests run or say why they were skipped.
+# Preset cuda adds what the others lack: the GPU code compiles, its tests run or say why they were skipped, and the Hopper kernel
+# runs on the host.
 set -u
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- cpu cpu-asan cpu-tsan cuda
@@ -9,7 +10,7 @@ failed=
 for preset; do
   started=$(date +%s)
   case $preset in
-    cuda*) targets=gpu_tests only="--label-regex gpu" ;;
+    cuda*) targets="gpu_tests on_host_kernel_test" only="--label-regex gpu|on_host" ;;
     *) targets= only= ;;
   esac
   # shellcheck disable=SC2086  # empty means no argument
